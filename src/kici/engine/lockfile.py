@@ -1,0 +1,215 @@
+"""The lock file `.kici/kici.lock.json`: what `kici compile` writes and every other part reads.
+
+Durations are integers of milliseconds and say so in their key. Strings in a list of patterns are globs, `!` in front
+excludes; a `Regex` is searched for, unanchored. Keys in the file are camelCase. The JSON Schema that we publish is
+generated from these structs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from kici.engine.errors import LockFileError
+
+PATH = ".kici/kici.lock.json"
+SCHEMA_VERSION = 1
+MAX_BYTES = 5_000_000
+MAX_JOBS_PER_WORKFLOW = 500
+MAX_MATRIX_COMBINATIONS = 256
+
+
+class Regex(Struct, frozen=True, forbid_unknown_fields=True):
+    regex: str
+    """RE2 syntax."""
+
+
+Pattern = str | Regex
+
+
+class Node(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Base of what stands in the lock file: strict when read, without defaults when written."""
+
+
+class GitTrigger(Node, frozen=True, tag_field="type"):
+    """Base of the triggers that a repository's own events fire."""
+
+
+class PushTrigger(GitTrigger, frozen=True, tag="push"):
+    branches: tuple[Pattern, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class TagTrigger(GitTrigger, frozen=True, tag="tag"):
+    patterns: tuple[Pattern, ...] = ()
+
+
+class PrTrigger(GitTrigger, frozen=True, tag="pr"):
+    events: tuple[str, ...] = ("opened", "synchronize", "reopened", "closed")
+    target: tuple[Pattern, ...] = ()
+    source: tuple[Pattern, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class DispatchTrigger(GitTrigger, frozen=True, tag="dispatch"):
+    types: tuple[str, ...] = ()
+
+
+class GenericWebhookTrigger(GitTrigger, frozen=True, tag="generic_webhook"):
+    source: str
+    """Name of a generic source of the orchestrator."""
+    events: tuple[str, ...] = ()
+
+
+class ManualTrigger(GitTrigger, frozen=True, tag="manual"):
+    """`kici runs start`. A workflow without it cannot be started by hand."""
+
+
+Trigger = PushTrigger | TagTrigger | PrTrigger | DispatchTrigger | GenericWebhookTrigger | ManualTrigger
+
+
+class SourceLocation(Node, frozen=True):
+    file: str
+    """Relative to the repository's root, with `/`."""
+    line: int = 0
+    """1-based; 0 = unknown."""
+
+
+class Retry(Node, frozen=True):
+    attempts: int
+    """All of them: 1 = no retry."""
+    delay_ms: int = 1_000
+    backoff: str = "exponential"
+    """`fixed` or `exponential` (doubling)."""
+    max_delay_ms: int = 30_000
+
+
+class LockStep(Node, frozen=True):
+    name: str
+    command: str | None = None
+    """A shell command; absent = a function of the workflow's module, found by its position."""
+    timeout_ms: int = 1_800_000
+    retry: Retry | None = None
+    continue_on_error: bool = False
+    outputs: dict[str, Any] | None = None
+    """JSON Schema of what the step returns."""
+    location: SourceLocation | None = None
+
+
+class LockNeed(Node, frozen=True):
+    job: str
+    """Base name: all combinations of a matrix."""
+    run_on: tuple[str, ...] = ("success",)
+    """Terminal job statuses that let the needing job start."""
+
+
+class LockConcurrency(Node, frozen=True):
+    group: str
+    """Template."""
+    cancel_in_progress: bool = False
+    max: int = 1
+    pending: str = "keep-latest"
+    """`keep-latest` or `queue`."""
+
+
+class LockJob(Node, frozen=True):
+    name: str
+    steps: tuple[LockStep, ...]
+    runs_on: tuple[Pattern, ...]
+    exclude_labels: tuple[Pattern, ...] = ()
+    needs: tuple[LockNeed, ...] = ()
+    matrix: dict[str, tuple[str, ...]] | None = None
+    include: tuple[dict[str, str], ...] = ()
+    exclude: tuple[dict[str, str], ...] = ()
+    environment: str | None = None
+    """Template."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Values are templates."""
+    concurrency: LockConcurrency | None = None
+    checkout: bool = True
+    timeout_ms: int | None = None
+    grace_period_ms: int = 30_000
+    retry_on_infra: Retry | None = None
+    priority: int = 0
+    description: str | None = None
+    location: SourceLocation | None = None
+
+
+class LockWorkflow(Node, frozen=True):
+    name: str
+    source: SourceLocation
+    export: str
+    """Name in the module; `name[2]` for an element of a list or tuple."""
+    content_hash: str
+    """SHA-256 over the workflow's module and every module under `.kici/` that it imports."""
+    triggers: tuple[Trigger, ...]
+    jobs: tuple[LockJob, ...]
+    description: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    concurrency: LockConcurrency | None = None
+    timeout_ms: int | None = None
+
+
+class LockFile(Node, frozen=True, omit_defaults=False):
+    schema_version: int
+    content_hash: str
+    """SHA-256 over `files` and `workflows`."""
+    files: dict[str, str]
+    """Path below `.kici/` (with `/`) → SHA-256, see `engine.kici_files`. Without the lock file itself."""
+    workflows: tuple[LockWorkflow, ...]
+
+
+class _Header(Struct, rename="camel"):
+    schema_version: Any = None
+    lockfile_version: Any = None
+
+
+def decode(data: bytes) -> LockFile:
+    """Read a lock file strictly. Raises `LockFileError` with a sentence that says what is wrong and what to do.
+
+    The bounds are those of the constants above. Regular expressions are compiled once, under RE2, by `engine.patterns`
+    when the caller validates (`engine.plan.validate`).
+    """
+    if len(data) > MAX_BYTES:
+        raise LockFileError(f"{PATH} has {len(data):,} bytes; the limit is {MAX_BYTES:,}: split the workflows")
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+    except msgspec.DecodeError as error:
+        raise LockFileError(f"{PATH} is not a JSON object ({error}): run `kici compile` and commit it") from error
+    version = header.schema_version
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise LockFileError(f"{PATH} has no numeric schemaVersion: run `kici compile` and commit it")
+    if b'"lockfileHash"' in data or b'"compileSchemaVersion"' in data:
+        raise LockFileError(
+            f"{PATH} was written by the TypeScript kici: port the workflows to Python and run `kici compile`"
+        )
+    if version > SCHEMA_VERSION:
+        raise LockFileError(
+            f"{PATH} has schemaVersion {version}, this orchestrator reads up to {SCHEMA_VERSION}: upgrade the orchestrator,"
+            " or compile with an older kici"
+        )
+    if version < 1:
+        raise LockFileError(f"{PATH} has schemaVersion {version}: run `kici compile` and commit it")
+    try:
+        lock = msgspec.json.decode(data, type=LockFile)
+    except msgspec.ValidationError as error:
+        raise LockFileError(f"{PATH} does not follow its schema: {error}. Run `kici compile` and commit it") from error
+    for workflow in lock.workflows:
+        if len(workflow.jobs) > MAX_JOBS_PER_WORKFLOW:
+            raise LockFileError(
+                f"{PATH}: workflow {workflow.name!r} has {len(workflow.jobs)} jobs; the limit is {MAX_JOBS_PER_WORKFLOW}"
+            )
+    return lock
+
+
+def encode(lock: LockFile) -> bytes:
+    """The file's bytes: sorted keys, two blanks, a newline at the end; the same on every OS and Python version."""
+    ordered = msgspec.json.decode(msgspec.json.encode(lock, order="sorted"))
+    return msgspec.json.format(msgspec.json.encode(ordered, order="sorted"), indent=2) + b"\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the lock file, as we publish it."""
+    return msgspec.json.schema(LockFile)

@@ -1,0 +1,226 @@
+"""Agent ↔ orchestrator over one WebSocket.
+
+The agent dials and says `Hello`; the answer is `Welcome` or a close with a code. From then on either side sends frames.
+
+A frame with `seq` > 0 wants to be acknowledged: its sender keeps it until an `Ack` lists its number, and sends it again,
+with the same number, after a reconnect. The orchestrator acknowledges a frame only after what it tells is committed;
+it may acknowledge in any order. `Ack.refused` names frames that were read and thrown away, with the reason: they are not
+sent again. Numbers grow per `boot_id` and start at 1. The orchestrator's frames are not acknowledged: what it wants is
+in the database, and it repeats itself (`Dispatch` until the ack deadline, `Cancel` after every reconnect).
+
+Every message about a job carries its `attempt`; one of an older attempt is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from kici.wire.codec import Codec
+from kici.wire.context import JobContext
+
+
+class Message(Struct, frozen=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class AttemptRef(Struct, frozen=True):
+    job_id: str
+    attempt: int
+
+
+# ── agent → orchestrator ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    agent_id: str
+    boot_id: str
+    """One start of one agent process."""
+    token: str
+    version: str
+    protocol_min: int
+    protocol_max: int
+    labels: tuple[str, ...]
+    """Operator's labels and the automatic `kici:os|arch|host:` ones."""
+    slots: int
+    clock_ms: int
+    """Wall clock of the agent when it sent this: the orchestrator warns of a skew."""
+    attempts: tuple[AttemptRef, ...] = ()
+    """What it has accepted and not yet reported the end of (end = acknowledged). An attempt that is missing is lost."""
+    draining: bool = False
+    facts: dict[str, Any] = {}
+    """hostname, os, arch, cpus, memory_mb, sandbox, python: for people."""
+
+    def __repr__(self) -> str:
+        return f"Hello(agent_id={self.agent_id!r}, boot_id={self.boot_id!r}, labels={self.labels!r})"
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """Every `Welcome.heartbeat_s`. Never waits behind other frames."""
+
+    number: int
+    attempts: tuple[AttemptRef, ...] = ()
+    """Those whose runner answers."""
+    draining: bool = False
+
+
+class JobAccepted(Message, frozen=True, tag="job.accepted"):
+    """The agent will run it. User code starts only after this frame's acknowledgement."""
+
+    job_id: str
+    attempt: int
+
+
+class JobRejected(Message, frozen=True, tag="job.rejected"):
+    """The agent will not run it (`busy`, `draining`, `disk`): it goes back to the queue without using up an attempt."""
+
+    job_id: str
+    attempt: int
+    reason: str
+
+
+class StepStatusChanged(Message, frozen=True, tag="step.status"):
+    job_id: str
+    attempt: int
+    step_index: int
+    """-1 = preparation (checkout and so on)."""
+    name: str
+    status: str
+    """`running` or a terminal `engine.lifecycle.StepStatus`."""
+    at_ms: int
+    started_at_ms: int = 0
+    """Of a terminal status."""
+    exit_code: int | None = None
+    error: str = ""
+    log_chunks: int = 0
+    """Of a terminal status: how many chunks the step's log has in all."""
+    step_attempt: int = 1
+
+
+class JobStatusChanged(Message, frozen=True, tag="job.status"):
+    job_id: str
+    attempt: int
+    status: str
+    """`cancelling`, or terminal: `success`, `failed`, `cancelled`, `skipped`."""
+    at_ms: int
+    error: str = ""
+    outputs: dict[str, Any] = {}
+    """Step name → value. At most 64 KiB encoded."""
+    failed_before_user_code: bool = False
+
+
+class LogChunk(Message, frozen=True, tag="log.chunk"):
+    """Lines of one step, in order. Sent within the byte window of the step: `LOG_WINDOW_BYTES` unacknowledged."""
+
+    job_id: str
+    attempt: int
+    step_index: int
+    sequence: int
+    """From 0, without gaps."""
+    first_line: int
+    """From 0."""
+    lines: int
+    data: bytes
+    """zstd of UTF-8 lines, each `2026-01-02T03:04:05.678Z text\\n`, masked."""
+
+
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """The agent leaves and has no attempt any more."""
+
+    reason: str
+
+
+FromAgent = (
+    Hello | Heartbeat | JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged | LogChunk | Goodbye
+)
+
+
+# ── orchestrator → agent ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    session_id: str
+    protocol: int
+    version: str
+    heartbeat_s: float
+    silent_s: float
+    recovery_s: float
+    forget: tuple[AttemptRef, ...] = ()
+    """Attempts of the hello that are not the agent's any more: kill them, report nothing."""
+
+
+class HeartbeatAck(Message, frozen=True, tag="heartbeat.ack"):
+    """Sent only while the coordinator's own lease is valid."""
+
+    number: int
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    seqs: tuple[int, ...]
+    refused: tuple[tuple[int, str], ...] = ()
+
+
+class Checkout(Struct, frozen=True, omit_defaults=True):
+    """Where the code comes from. Credentials go in a header, never in the URL."""
+
+    url: str
+    """Absolute, or a path below the orchestrator's own URL when it starts with `/`."""
+    sha: str
+    workflow_sha: str
+    """Commit whose `.kici/` runs: the base of an untrusted pull request, else `sha`."""
+    ref: str = ""
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"Checkout(url={self.url!r}, sha={self.sha!r}, workflow_sha={self.workflow_sha!r})"
+
+
+class Dispatch(Message, frozen=True, tag="job.dispatch"):
+    run_id: str
+    job_id: str
+    attempt: int
+    workflow: str
+    job: str
+    name: str
+    checkout: Checkout
+    lock_sha256: str
+    """Of the lock file's bytes at `checkout.workflow_sha`. The job's definition is read from there."""
+    job_token: str
+    """Authorizes this attempt's HTTP requests: git, context, artifacts. Ends with the attempt."""
+    context: JobContext | None = None
+    """None: too large for a message; `GET /api/v1/agent/jobs/{job_id}/context` has it (msgpack)."""
+    kill_after_silence_s: float | None = None
+    """Set when the next attempt may start by itself: the agent then kills user code this long after it sent its last
+    acknowledged heartbeat. None: it runs on and reports when it is back."""
+
+    def __repr__(self) -> str:
+        return f"Dispatch(job_id={self.job_id!r}, attempt={self.attempt}, name={self.name!r})"
+
+
+class Cancel(Message, frozen=True, tag="job.cancel"):
+    job_id: str
+    attempt: int
+    reason: str
+    force: bool = False
+
+
+FromOrchestrator = Welcome | HeartbeatAck | Ack | Dispatch | Cancel
+
+LOG_WINDOW_BYTES = 1_048_576
+MAX_OUTPUT_BYTES = 65_536
+
+
+class AgentFrame(Struct, frozen=True, array_like=True):
+    seq: int
+    """0 = not acknowledged."""
+    body: FromAgent
+
+
+class OrchestratorFrame(Struct, frozen=True, array_like=True):
+    body: FromOrchestrator
+
+
+agent_frames: Codec[AgentFrame] = Codec(AgentFrame)
+orchestrator_frames: Codec[OrchestratorFrame] = Codec(OrchestratorFrame)

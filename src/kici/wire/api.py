@@ -1,0 +1,279 @@
+"""Bodies of the HTTP API: what the server answers and the command-line programs read. Keys are camelCase, times ISO 8601."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+
+class Body(Struct, rename="camel", frozen=True):
+    pass
+
+
+class Problem(Body, frozen=True):
+    """Every answer ≥ 400."""
+
+    error: str
+    error_code: str = "error"
+    details: list[str] = []
+
+
+class Run(Body, frozen=True):
+    run_id: str
+    workflow_name: str
+    status: str
+    provider: str
+    repo_identifier: str
+    ref: str
+    sha: str
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    duration_ms: int | None = None
+    parent_run_id: str | None = None
+    triggered_by: str | None = None
+    cancelled_by: str | None = None
+    failure_reason: str | None = None
+    environment: str | None = None
+    trust_tier: str | None = None
+    lock_file_source: str | None = None
+    delivery_id: str | None = None
+    trigger_event: str | None = None
+    commit_message: str | None = None
+    created_at: datetime | None = None
+
+
+class RunList(Body, frozen=True):
+    runs: list[Run]
+    total: int
+    limit: int
+    offset: int
+
+
+class RunAnswer(Body, frozen=True):
+    run: Run
+
+
+class Step(Body, frozen=True):
+    step_index: int
+    step_name: str
+    status: str
+    step_type: str = "step"
+    attempt: int = 1
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    duration_ms: int | None = None
+    exit_code: int | None = None
+    error_message: str | None = None
+    continue_on_error: bool = False
+
+
+class Job(Body, frozen=True):
+    job_id: str
+    job_name: str
+    base_job_name: str
+    status: str
+    attempt: int = 0
+    matrix_values: dict[str, str] | None = None
+    agent_id: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    duration_ms: int | None = None
+    error_message: str | None = None
+    waiting_reason: str | None = None
+    """Why it has not started, in words. Only of a job that waits."""
+    runs_on_labels: list[Any] = []
+    outputs: dict[str, Any] | None = None
+    needs: list[str] = []
+    created_at: datetime | None = None
+    steps: list[Step] | None = None
+
+
+class JobList(Body, frozen=True):
+    jobs: list[Job]
+
+
+class LogPage(Body, frozen=True):
+    run_id: str
+    job_id: str
+    step_index: int
+    total_lines: int
+    lines: list[str]
+    """Each with its time in front: `2026-01-02T03:04:05.678Z text`."""
+    next_cursor: int | None = None
+    complete: bool = False
+
+
+class LogLines(Body, frozen=True):
+    """Server-sent event `log` of `/runs/{id}/stream`."""
+
+    job_id: str
+    job_name: str
+    step_index: int
+    step_name: str
+    first_line: int
+    lines: list[str]
+
+
+class RunStart(Body, frozen=True):
+    """Body of `POST /runs`."""
+
+    workflow: str
+    ref: str = ""
+    """Branch, tag or 40-digit commit; empty = default branch."""
+    repo: str = ""
+    """Empty = the only repository that the orchestrator knows."""
+    inputs: dict[str, str] = {}
+
+
+class RunStarted(Body, frozen=True):
+    delivery_id: str
+    run_id: str | None = None
+    """None: not yet made; ask `GET /event-log/{deliveryId}`."""
+
+
+class CancelBody(Body, frozen=True):
+    force: bool = False
+
+
+class CancelAnswer(Body, frozen=True):
+    status: str
+    cancelled_jobs: int
+
+
+class Delivery(Body, frozen=True):
+    """A row of the event log."""
+
+    delivery_id: str
+    routing_key: str
+    event: str
+    action: str | None
+    provider: str
+    status: str
+    matched_count: int
+    received_at: datetime
+    repo_identifier: str | None = None
+    ref: str | None = None
+    run_id: str | None = None
+    run_ids: list[str] = []
+    error_message: str | None = None
+    warnings: list[str] = []
+    payload_size_bytes: int = 0
+    payload_hash: str = ""
+
+
+class DeliveryAnswer(Body, frozen=True):
+    delivery: Delivery
+
+
+class DeliveryList(Body, frozen=True):
+    deliveries: list[Delivery]
+    total: int
+    limit: int
+    offset: int
+
+
+class SourceCreate(Body, frozen=True):
+    """Body of `POST /sources`. `secret` is write-only."""
+
+    name: str
+    provider: str
+    """`github` or `generic`"""
+    secret: str = ""
+    verification_method: str = "hmac_sha256"
+    """Generic: `hmac_sha256` or `api_key`."""
+    header_name: str = ""
+    """Generic: header with the signature (`x-signature-256`) or the key (`authorization`)."""
+    event_type_header: str = ""
+    event_type_path: str = ""
+    max_payload_bytes: int = 0
+    """0 = the provider's limit."""
+    allowed_events: list[str] = []
+    clone_url: str = ""
+    """GitHub: template with `{repo}`; empty = the delivery's own `clone_url`."""
+    clone_token: str = ""
+    """GitHub: token for private repositories. Write-only."""
+
+    def __repr__(self) -> str:
+        return f"SourceCreate(name={self.name!r}, provider={self.provider!r})"
+
+
+class Source(Body, frozen=True):
+    id: str
+    name: str
+    provider: str
+    routing_key: str
+    enabled: bool
+    webhook_url: str
+    verification_method: str
+    created_at: datetime
+
+
+class SourceAnswer(Body, frozen=True):
+    source: Source
+
+
+class SourceList(Body, frozen=True):
+    sources: list[Source]
+
+
+class AgentTokenCreate(Body, frozen=True):
+    labels: list[str] | None = None
+    """Labels that an agent with this token may offer, beside the automatic ones. None = any."""
+
+
+class AgentTokenAnswer(Body, frozen=True):
+    id: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"AgentTokenAnswer(id={self.id!r})"
+
+
+class Agent(Body, frozen=True):
+    agent_id: str
+    status: str
+    """`idle`, `busy`, `draining`, `recovering`, `gone`"""
+    labels: list[str]
+    slots: int
+    running_jobs: list[str]
+    version: str
+    coordinator: str
+    connected_at: datetime | None = None
+    facts: dict[str, Any] = {}
+
+
+class AgentList(Body, frozen=True):
+    agents: list[Agent]
+
+
+class QueueEntry(Body, frozen=True):
+    job_id: str
+    run_id: str
+    workflow_name: str
+    job_name: str
+    status: str
+    """`pending` (waits) or `dispatched` (an agent has it)."""
+    attempt: int
+    created_at: datetime
+    repository: str
+    reason: str
+    """Why it waits, in words; empty when dispatched."""
+
+
+class QueueList(Body, frozen=True):
+    entries: list[QueueEntry]
+
+
+class Health(Body, frozen=True):
+    status: str
+    timestamp: datetime
+    uptime: float
+    version: str
+    instance_id: str
+
+
+class Readiness(Body, frozen=True):
+    status: str
+    checks: dict[str, bool]
