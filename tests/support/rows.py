@@ -114,6 +114,34 @@ async def add_step(
     return step_id
 
 
+async def add_queue_row(
+    pool: Pool[Record], job: Job, *, token_hash: str | None = None, claimed: bool = True, name: str = "build"
+) -> None:
+    labels = await pool.fetchval(
+        """
+        insert into label_sets (key, labels, excludes) values ('linux', '{kici:os:linux}', '{}')
+        on conflict (key) do update set key = excluded.key returning id
+        """
+    )
+    await _insert(
+        pool,
+        "dispatch_queue",
+        {
+            "id": job.job_id,
+            "run_id": job.run_id,
+            "workflow_name": "ci",
+            "job_name": name,
+            "repository": "local/demo",
+            "label_set_id": labels,
+            "sort_key": 0.0,
+            "attempt": 1 if claimed else 0,
+            "session_id": job.session_id if claimed else None,
+            "job_token_hash": token_hash,
+            "accepted_at": await pool.fetchval("select now()") if claimed else None,
+        },
+    )
+
+
 async def end_step(pool: Pool[Record], step_id: str, *, chunks: int | None, status: str = "success") -> None:
     await pool.execute(
         "update execution_steps set status = $2, completed_at = now(), log_chunks = $3 where id = $1",

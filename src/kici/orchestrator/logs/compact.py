@@ -98,15 +98,9 @@ class CompactLogs:
 
     async def run(self) -> None:
         async for pace in self._pace:
-            try:
-                done = await self.run_once()
-                async with self._pool.acquire() as db:
-                    due = await outbox.next_due_s(db, KIND)
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                log.warning("logs are not compacted while the database is away", error=str(error))
-                continue
+            done = await self.run_once()
+            async with self._pool.acquire() as db:
+                due = await outbox.next_due_s(db, KIND)
             if due is not None and due < self._settings.interval.total_seconds():
                 asyncio.get_running_loop().call_later(due, pace.wake)
             self._on_pass(done)

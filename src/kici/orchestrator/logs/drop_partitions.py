@@ -13,7 +13,6 @@ from msgspec import Struct
 from kici.orchestrator.logs import compact
 from kici.orchestrator.maintenance.pace import Pace
 from kici.orchestrator.store import lease, logs
-from kici.orchestrator.store.database import is_away
 
 log = structlog.get_logger(__name__)
 
@@ -51,14 +50,7 @@ class DropLogPartitions:
     async def run(self) -> None:
         """Pass after pass until cancelled. Raises `LeaseLost` when another coordinator leads."""
         async for _ in Pace(self._settings.interval):
-            try:
-                done = await self.run_once()
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                log.warning("no log partitions are dropped while the database is away", error=str(error))
-                continue
-            self._on_pass(done)
+            self._on_pass(await self.run_once())
 
     async def run_once(self) -> Pass:
         dropped = kept = reminded = 0
