@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import httpx
 from asyncpg import Pool, Record
-from tests.integration.api.conftest import JOB_TOKEN, Parts, client
 from tests.support import rows
+from tests.support.api_server import JOB_TOKEN, Parts, client
 
 
 def path(job: rows.Job, name: str, attempt: int = 1) -> str:

@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 from asyncpg import Pool, Record
-from tests.integration.api.conftest import TOKENS, Parts, client
 from tests.support import rows
+from tests.support.api_server import TOKENS, Parts, client
 
 from kici.wire import api
 

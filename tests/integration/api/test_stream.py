@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import msgspec
 from asyncpg import Pool, Record
-from tests.integration.api.conftest import Parts
 from tests.support import rows
+from tests.support.api_server import Parts
 
 from kici.orchestrator.logs import compact
 from kici.orchestrator.store import notify

@@ -101,6 +101,9 @@ class RunFeed:
                 if not self._watches[key]:
                     del self._watches[key]
 
+    def watched(self, run_id: str) -> bool:
+        return run_id in self._watches
+
     def add(self, key: str, watch: Watch) -> None:
         self._watches.setdefault(key, set()).add(watch)
 

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from asyncpg import Pool, Record
+from click.testing import CliRunner, Result
+from tests.support.api_server import TOKENS, Parts, serve
+
+from kici.cli.commands.runs import group
+
+Kici: TypeAlias = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def parts(pool: Pool[Record], database_url: str, tmp_path: Path) -> AsyncIterator[Parts]:
+    async with serve(pool, database_url, tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+def kici(parts: Parts) -> Kici:
+    """Calls `kici runs …` against the server."""
+
+    async def call(*arguments: str, token: str = TOKENS["admin"]) -> Result:
+        def invoke() -> Result:
+            return CliRunner().invoke(group, arguments, env={"KICI_URL": parts.url, "KICI_TOKEN": token})
+
+        async with asyncio.timeout(30):
+            return await asyncio.to_thread(invoke)
+
+    return call
