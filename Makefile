@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CODE := src tests demo
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,14 +24,14 @@ test: $(VENV)/dev ## every test (ARGS="-k name" narrows)
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ARGS)
 
 check: $(VENV)/dev ## ruff, mypy --strict, import-linter
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/dev ## let ruff put the code in order
-	@$(BIN)/ruff check --fix .
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
 
 bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))

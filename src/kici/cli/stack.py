@@ -240,7 +240,9 @@ def claim(data_dir: Path) -> IO[bytes]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.close()
-        raise StackError(f"another `kici up` runs on {data_dir}: stop it, or give this one its own --data-dir") from error
+        raise StackError(
+            f"another `kici up` runs on {data_dir}: stop it, or give this one its own --data-dir"
+        ) from error
     return lock
 
 
