@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.table import Table
+
 from tests import bench
 from tests.bench.harness import Result
 

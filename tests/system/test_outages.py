@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
 from tests.support import stack
 from tests.support.cut import Cable
 from tests.support.stack import Stack

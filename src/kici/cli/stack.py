@@ -1,4 +1,4 @@
-"""`kici up`'s process tree: one orchestrator and one agent, started with what they need and started again when they die.
+"""`kici up`'s process tree: one orchestrator and one agent, given what they need and started again when they die.
 
 The listening socket is made here and handed down, so that the address is known before anything runs, and a restarted
 orchestrator finds the connections that came meanwhile.
