@@ -14,7 +14,6 @@ from typing import Protocol
 import structlog
 from prometheus_client import Counter
 
-from kici.orchestrator.errors import LeaseLost
 from kici.orchestrator.store.database import is_away
 
 log = structlog.get_logger(__name__)
@@ -42,24 +41,24 @@ class Stage:
                 tasks.create_task(supervise(service), name=f"{self.name}: {type(service).__name__}")
 
 
-async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
-    """Run all until `stop` is set, then stop them stage by stage, the last one first."""
+async def run_stages(stages: Sequence[Stage]) -> None:
+    """Run all until cancelled, then stop them stage by stage, the last one first.
+
+    Cancelled again, it waits no longer for the stage that is just stopping.
+    """
     if not stages:
-        await stop.wait()
-        return
-    stage = asyncio.create_task(stages[0].run())
+        await asyncio.Event().wait()
+    stage = asyncio.create_task(stages[0].run(), name=stages[0].name)
     try:
-        await run_stages(stages[1:], stop)
+        await run_stages(stages[1:])
     finally:
         stage.cancel()
         await asyncio.wait([stage])
         log.debug("stopped a stage", stage=stages[0].name)
-    if not stage.cancelled():
-        stage.result()
 
 
-async def supervise(service: Service) -> None:
-    """Run a service; start it again when it fails, with growing pauses. `LeaseLost` passes: it is not a failure."""
+async def supervise(service: Service, *, passes: type[Exception] | tuple[type[Exception], ...] = ()) -> None:
+    """Run a service; start it again when it fails, with growing pauses. What `passes` names is no failure."""
     loop = asyncio.get_running_loop()
     name = type(service).__name__
     pause = PAUSE_S[0]
@@ -68,7 +67,7 @@ async def supervise(service: Service) -> None:
         try:
             await service.run()
             log.error("a service ended by itself: starting it again", service=name)
-        except LeaseLost:
+        except passes:
             raise
         except Exception as error:
             if is_away(error):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.support.postgres import QUICK, reachable_folder
 
 from kici.orchestrator.store.database import is_away
 from kici.orchestrator.store.embedded import EmbeddedPostgres
 from kici.orchestrator.store.postgres import binaries, postmaster
 from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
+from tests.support.postgres import QUICK, reachable_folder
 
 pytestmark = pytest.mark.timeout(120)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -73,7 +73,7 @@ class Leader:
     async def _lead(self, held: Lease) -> None:
         async with asyncio.TaskGroup() as tasks:
             for service in self._services(held):
-                tasks.create_task(supervise(service), name=f"{self._name}: {type(service).__name__}")
+                tasks.create_task(supervise(service, passes=LeaseLost), name=f"{self._name}: {type(service).__name__}")
             tasks.create_task(self._keep(held), name=f"{self._name}: renewal")
 
     async def _keep(self, held: Lease) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,6 @@ import structlog
 from asyncpg import Pool, Record
 from litestar import Response, get
 
-from kici.orchestrator.cluster.coordinator_lease import CoordinatorLease
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.store.database import transaction
 from kici.wire.api import Health, Readiness
@@ -18,7 +18,7 @@ from kici.wire.api import Health, Readiness
 log = structlog.get_logger(__name__)
 
 
-def routes(pool: Pool[Record], lease: CoordinatorLease, *, version: str) -> list[Any]:
+def routes(pool: Pool[Record], lease_valid: Callable[[], bool], *, instance: str, version: str) -> list[Any]:
     began = time.monotonic()
 
     @get("/health", sync_to_thread=False, tags=["diagnostics"])
@@ -29,13 +29,13 @@ def routes(pool: Pool[Record], lease: CoordinatorLease, *, version: str) -> list
             timestamp=datetime.now(UTC),
             uptime=round(time.monotonic() - began, 3),
             version=version,
-            instance_id=lease.instance,
+            instance_id=instance,
         )
 
     @get("/ready", tags=["diagnostics"])
     async def ready() -> Response[Readiness]:
         """It can work: the database answers, and this coordinator's lease holds. Else 503."""
-        checks = {"database": await _answers(pool), "lease": lease.valid()}
+        checks = {"database": await _answers(pool), "lease": lease_valid()}
         good = all(checks.values())
         return Response(Readiness("ready" if good else "not ready", checks), status_code=200 if good else 503)
 

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Response, get
 from prometheus_client import REGISTRY, generate_latest
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"  # the charset is added to it
 
 
 def routes() -> list[Any]:

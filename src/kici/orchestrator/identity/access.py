@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -47,7 +48,7 @@ class AgentPrincipal(Struct, frozen=True):
     labels: tuple[str, ...] | None
     """What its token lets it offer beside the automatic labels; None = any."""
 
-    def refused(self, offered: list[str]) -> list[str]:
+    def refused(self, offered: Sequence[str]) -> list[str]:
         """The labels that it may not offer, sorted."""
         return agent_labels.refused(self.labels, offered)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from kici.engine.labels import AUTOMATIC_PREFIXES
+from kici.engine.labels import AUTOMATIC_PREFIXES, foreign
 
 RESERVED = "kici:"
-"""Labels of ours. The automatic ones tell what the agent is; no other may be claimed."""
+"""Labels of ours. The automatic ones tell what the agent is; another one only comes with a token that names it."""
 
 
-def refused(allowed: Sequence[str] | None, offered: Iterable[str]) -> list[str]:
+def refused(allowed: Sequence[str] | None, offered: Sequence[str]) -> list[str]:
     """The labels that an agent may not offer with a token that allows `allowed` (None = any), sorted."""
-    return sorted(label for label in set(offered) if not _may_offer(allowed, label))
-
-
-def _may_offer(allowed: Sequence[str] | None, label: str) -> bool:
-    if label.startswith(tuple(AUTOMATIC_PREFIXES)):
-        return True
-    if allowed is None:
-        return not label.startswith(RESERVED)
-    return label in allowed
+    reserved = {
+        label
+        for label in offered
+        if label.startswith(RESERVED) and not label.startswith(AUTOMATIC_PREFIXES) and label not in (allowed or ())
+    }
+    return sorted({*foreign(offered, allowed), *reserved})
