@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
-import uvicorn
 from asyncpg import Pool, Record
-from litestar import Litestar, MediaType, Request, Response
 from msgspec import Struct
-from tests.support.told import Told
 
-from kici.errors import KiciError
+from kici.orchestrator import http
 from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, runs, stream
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.identity.access import Access
@@ -28,10 +24,10 @@ from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.services import Stage, run_stages
 from kici.orchestrator.settings import Settings
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.notify import Listener, Notifier
-from kici.wire import api
 
 TOKENS = {role: f"{number:064x}" for number, role in enumerate(("owner", "admin", "auditor", "developer"), 1)}
 JOB_TOKEN = "kjt_" + "7" * 64
@@ -89,47 +85,31 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
     compactor = CompactLogs(pool, objects, listener, notifier, CompactSettings())
     feed = RunFeed(listener)
     streams = stream.RunStream(pool, objects, feed, lifecycle.explain, stream.Settings(poll_s=30, logs_s=0.3))
-    app = Litestar(
-        [
-            *runs.routes(pool, access, Told(), cancel_run=lifecycle.cancel_run, explain=lifecycle.explain),
-            *logs.routes(access, LogReader(pool, objects)),
-            *stream.routes(access, streams),
-            *queue.routes(pool, access, explain=lifecycle.explain),
-            *agents.routes(pool, access),
-            *event_log.routes(pool, access),
-            *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
-        ],
-        exception_handlers={KiciError: _problem},
-    )
-    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        tasks = [
-            asyncio.create_task(service)
-            for service in (writer.run(), notifier.run(), listener.run(), server.serve(sockets=[listening]))
-        ]
+        listening.setblocking(False)
+        server = http.HttpServer(
+            http.application(
+                [
+                    *runs.routes(pool, access, notifier, cancel_run=lifecycle.cancel_run, explain=lifecycle.explain),
+                    *logs.routes(access, LogReader(pool, objects)),
+                    *stream.routes(access, streams),
+                    *queue.routes(pool, access, explain=lifecycle.explain),
+                    *agents.routes(pool, access),
+                    *event_log.routes(pool, access),
+                    *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
+                ]
+            ),
+            listening,
+        )
+        stages = [Stage("coordination", [notifier, listener, writer]), Stage("front", [server, feed])]
+        running = asyncio.create_task(run_stages(stages))
         try:
             async with asyncio.timeout(20):
-                while not (server.started and listener.connections):
+                await server.listening.wait()
+                while not listener.connections:
                     await asyncio.sleep(0.01)
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            yield Parts(objects, writer, notifier, compactor, feed, lifecycle, url)
+            yield Parts(objects, writer, notifier, compactor, feed, lifecycle, http.address(listening))
         finally:
-            feed.close()
-            server.should_exit = True
+            running.cancel()
             async with asyncio.timeout(20):
-                await tasks.pop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _problem(_: Request[Any, Any, Any], error: KiciError) -> Response[bytes]:
-    return Response(
-        msgspec.json.encode(api.Problem(str(error), error.code)), status_code=error.status, media_type=MediaType.JSON
-    )
+                await asyncio.wait([running])

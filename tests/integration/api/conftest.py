@@ -6,10 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.api_server import JOB_TOKEN, TOKENS, Parts, client, serve
 
 from kici.orchestrator.identity.tokens import digest
+from tests.support import rows
+from tests.support.api_server import JOB_TOKEN, TOKENS, Parts, client, serve
 
 
 @pytest.fixture

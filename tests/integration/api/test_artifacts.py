@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import httpx
 from asyncpg import Pool, Record
+
 from tests.support import rows
 from tests.support.api_server import JOB_TOKEN, Parts, client
 

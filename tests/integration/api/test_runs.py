@@ -8,10 +8,10 @@ import httpx
 import msgspec
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.api_server import TOKENS, Parts, client
 
 from kici.wire import api
+from tests.support import rows
+from tests.support.api_server import TOKENS, Parts, client
 
 
 async def body(admin: httpx.AsyncClient, path: str, **query: object) -> dict[str, Any]:
@@ -213,3 +213,16 @@ async def test_the_answers_follow_their_structs(pool: Pool[Record], admin: httpx
         ("/event-log", api.DeliveryList),
     ]:
         msgspec.json.decode((await admin.get(f"/api/v1/admin{path}")).content, type=body_type)
+
+
+async def test_openapi_knows_the_routes(admin: httpx.AsyncClient) -> None:
+    paths = (await admin.get("/schema/openapi.json")).json()["paths"]
+    assert {
+        "/api/v1/admin/runs",
+        "/api/v1/admin/runs/{run_id}/stream",
+        "/api/v1/admin/runs/{run_id}/jobs/{job_id}/steps/{step_index}/logs",
+        "/api/v1/agent/jobs/{job_id}/artifacts/{name}",
+        "/api/v1/admin/event-log/{delivery_id}",
+    } <= set(paths)
+    names = [parameter["name"] for parameter in paths["/api/v1/admin/runs"]["get"]["parameters"]]
+    assert {"workflowName", "idPrefix", "since"} <= set(names)

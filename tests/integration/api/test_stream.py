@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import msgspec
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.api_server import Parts
 
 from kici.orchestrator.logs import compact
 from kici.orchestrator.store import notify
+from tests.support import rows
+from tests.support.api_server import Parts
 
 LINES = [f"2026-01-02T03:04:05.678Z line {number} \u2028 é" for number in range(40)]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
 
 from kici.orchestrator.caches.artifacts import Artifacts, AttemptOver
 from kici.orchestrator.errors import Conflict, Invalid, NotFound, TooLarge
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings
+from tests.support import rows
 
 MIB = 1024 * 1024
 

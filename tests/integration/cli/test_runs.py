@@ -5,11 +5,11 @@ import json
 
 import pytest
 from asyncpg import Pool, Record
+
+from kici.orchestrator.store import notify
 from tests.integration.cli.conftest import Kici
 from tests.support import rows
 from tests.support.api_server import Parts
-
-from kici.orchestrator.store import notify
 
 STAMP = "2026-01-02T03:04:05.678Z "
 LINES = [f"{STAMP}line {number}" for number in range(5)]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.told import Told
 
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings
+from tests.support import rows
+from tests.support.told import Told
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.told import Told
 
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.logs import compact
@@ -18,6 +16,8 @@ from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects
 from kici.orchestrator.store import notify
+from tests.support import rows
+from tests.support.told import Told
 
 LINES = [f"2026-01-02T03:04:05.678Z line {number}" for number in range(40)]
 CLOSED = Pass(claimed=1, closed=1, waiting=0, failed=0)

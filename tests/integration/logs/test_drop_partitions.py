@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
 
 from kici.orchestrator.errors import LeaseLost
 from kici.orchestrator.logs.drop_partitions import DropLogPartitions, Pass, Settings
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.store import lease, logs
+from tests.support import rows
 
 MINUTE = timedelta(minutes=1)
 

@@ -5,12 +5,12 @@ import uuid
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
 
 from kici.orchestrator.errors import NotFound
 from kici.orchestrator.logs.reader import LogReader, Page
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from tests.support import rows
 
 LINES = [f"2026-01-02T03:04:05.678Z line {number} é" for number in range(95)]
 

@@ -5,8 +5,6 @@ from datetime import timedelta
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import rows
-from tests.support.told import Told
 
 from kici.orchestrator.logs import compact
 from kici.orchestrator.logs.compact import CompactLogs, Settings
@@ -14,6 +12,8 @@ from kici.orchestrator.logs.tail import Changes, Listens, RunFeed, StepTail
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects
 from kici.orchestrator.store import logs, notify
+from tests.support import rows
+from tests.support.told import Told
 
 LINES = [f"line {number}" for number in range(30)]
 

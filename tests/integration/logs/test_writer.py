@@ -8,11 +8,11 @@ import pytest
 import zstandard
 from asyncpg import Pool, Record
 from msgspec.structs import replace
-from tests.support import rows
-from tests.support.told import Told
 
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.store import logs, notify
+from tests.support import rows
+from tests.support.told import Told
 
 
 async def stored(pool: Pool[Record], job: rows.Job) -> list[tuple[int, int]]:

@@ -18,15 +18,15 @@ from kici.wire import api
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group("runs")
-def group() -> None:
+@click.group()
+def runs() -> None:
     """Look at runs, read their logs, start and cancel them.
 
     A run may be named by the beginning of its id.
     """
 
 
-@group.command("list")
+@runs.command("list")
 @click.option("--status", help="pending, running, success, failed, cancelled; several with commas.")
 @click.option("--workflow", help="Of this workflow.")
 @click.option("--repo", help="Of this repository.")
@@ -57,7 +57,7 @@ def list_runs(
         click.echo(f"Showing {len(found.runs)} of {found.total} (offset {found.offset}, limit {found.limit})")
 
 
-@group.command()
+@runs.command()
 @click.argument("run")
 @json_option
 def show(run: str, as_json: bool) -> None:
@@ -73,7 +73,7 @@ def show(run: str, as_json: bool) -> None:
     _print_run(shown, jobs)
 
 
-@group.command()
+@runs.command()
 @click.argument("run")
 @click.option("--job", help="Only of this job, named with or without its matrix values.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
@@ -102,7 +102,7 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
         click.echo("the run goes on: --follow prints what comes", err=True)
 
 
-@group.command()
+@runs.command()
 @click.argument("run")
 @click.option("--force", is_flag=True, help="Kill at once, without the grace period.")
 @json_option
@@ -118,7 +118,7 @@ def cancel(run: str, force: bool, as_json: bool) -> None:
         click.echo(f"{answer.status}: {jobs} of run {run_id}")
 
 
-@group.command()
+@runs.command()
 @click.argument("workflow")
 @click.option("--ref", default="", help="Branch, tag or full commit id; the default branch if left out.")
 @click.option("--repo", default="", help="Repository; may be left out where the orchestrator knows only one.")

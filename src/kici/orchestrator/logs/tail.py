@@ -80,13 +80,23 @@ class Watch:
 
 
 class RunFeed:
-    """All followers of this process, behind one listener."""
+    """All followers of this process, behind one listener.
+
+    A service for its end only: run it in the stage of the HTTP server, so that open streams end before the server.
+    """
 
     def __init__(self, listener: Listens) -> None:
         self._watches: dict[str, set[Watch]] = {}
         self.closed = False
         listener.subscribe(notify.RUNS, self._told)
         listener.subscribe(notify.LOGS, self._told)
+
+    async def run(self) -> None:
+        """Nothing until it is cancelled; then all followers are asked to leave."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.close()
 
     @contextmanager
     def watch(self, run_id: str) -> Iterator[Watch]:
@@ -108,7 +118,7 @@ class RunFeed:
         self._watches.setdefault(key, set()).add(watch)
 
     def close(self) -> None:
-        """Ask all followers to leave, so that the server's open streams end before it does."""
+        """Ask all followers to leave, and take no new ones."""
         self.closed = True
         self._told(set())
 
