@@ -1,1 +1,1 @@
-"""Git as the orchestrator uses it: read at a commit, compare, serve, keep a repository of its own. Never a work tree."""
+"""Git as the orchestrator uses it: read at a commit, compare, serve, keep its own repository. Never a work tree."""

@@ -80,8 +80,9 @@ class Mirrors:
         try:
             try:
                 async with asyncio.timeout(self._timeout_s * 2):
-                    while not _try_lock(descriptor):  # nobody tells when a file lock is given up
-                        await asyncio.sleep(_LOCK_PAUSE_S)  # noqa: ASYNC110
+                    # Nobody tells when a file lock is given up.
+                    while not _try_lock(descriptor):  # noqa: ASYNC110
+                        await asyncio.sleep(_LOCK_PAUSE_S)
             except TimeoutError as error:
                 raise GitUnavailable("another fetch from the same repository does not end") from error
             for leftover in ("shallow.lock", "config.lock", "packed-refs.lock", f"{_TIP}.lock"):
