@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import structlog
@@ -69,7 +69,7 @@ async def request_body(chunks: AsyncIterator[bytes], encoding: str) -> bytes:
     return bytes(body)
 
 
-async def upload_pack(repository: Path, protocol: str, request: bytes) -> AsyncIterator[bytes]:
+async def upload_pack(repository: Path, protocol: str, request: bytes) -> AsyncGenerator[bytes, None]:
     """Answer to `POST git-upload-pack`, piece by piece. git does not outlive the iteration."""
     args = ["upload-pack", "--strict", "--stateless-rpc", str(repository)]
     async with command.start(args, extra_env=_environment(protocol)) as git:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from kici.orchestrator.errors import OrchestratorError
+from kici.orchestrator.store import storable
 from kici.orchestrator.store.database import Db
 
 
@@ -122,8 +123,8 @@ async def end(db: Db, held: Claim, ended: Ended) -> None:
         """,
         held.event_id,
         ended.status,
-        ended.message,
-        list(ended.warnings),
+        storable.text(ended.message),
+        [storable.text(warning) for warning in ended.warnings],
         ended.matched,
         ended.run_id,
         ended.repo,
@@ -142,7 +143,7 @@ async def try_later(db: Db, held: Claim, delay: timedelta, why: str) -> bool:
         held.event_id,
         held.attempt,
         delay,
-        why,
+        storable.text(why),
     )
     return bool(done == "UPDATE 1")
 
@@ -158,3 +159,38 @@ async def give_back(db: Db, holder: str) -> int:
         holder,
     )
     return int(done.removeprefix("UPDATE "))
+
+
+class ProcessedBody(Struct, frozen=True):
+    event_id: str
+    org_id: str
+    delivery_id: str
+    body: bytes
+
+
+async def processed_bodies(db: Db, limit: int) -> list[ProcessedBody]:
+    """Bodies of events that nobody will process again, oldest first."""
+    rows = await db.fetch(
+        """
+        select p.event_id, e.org_id, e.delivery_id, p.body
+          from event_payloads p
+          join event_log e on e.id = p.event_id
+         where e.status <> 'received'
+         order by p.created_at
+         limit $1
+        """,
+        limit,
+    )
+    return [ProcessedBody(**row) for row in rows]
+
+
+async def body_moved(db: Db, event_id: str, key: str) -> None:
+    """The object store has the body now: remember where, and drop it here."""
+    await db.execute(
+        """
+        with gone as (delete from event_payloads where event_id = $1 returning event_id)
+        update event_log e set payload_key = $2 from gone where e.id = gone.event_id
+        """,
+        event_id,
+        key,
+    )

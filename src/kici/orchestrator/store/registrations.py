@@ -52,7 +52,7 @@ async def replace(
         select exists (
           select from event_log
            where org_id = $1 and received_at > $2 and processed_at is not null
-             and routing_key = $3 and repo_identifier = $4 and ref = $5 and event <> 'manual')
+             and routing_key = $3 and repo_identifier = $4 and ref = $5 and provider <> 'manual')
         """,
         ORG,
         pushed_at,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from kici.engine.events import Event
@@ -14,7 +12,7 @@ from kici.engine.labels import Requirement
 from kici.engine.lifecycle import JobStatus, RunStatus, StepStatus
 from kici.engine.lockfile import LockJob
 from kici.engine.triggers import Decision
-from kici.orchestrator.store import queue
+from kici.orchestrator.store import queue, storable
 from kici.orchestrator.store.database import Db
 
 
@@ -36,6 +34,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     requirement: Requirement
     problem: str = ""
     """Set: the job is born failed, with this sentence."""
+    problem_category: str = ""
 
     @property
     def status(self) -> JobStatus:
@@ -164,19 +163,19 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
         run.sha,
         run.workflow_sha,
         run.lock_sha256,
-        _storable(run.event),
+        storable.json(run.event),
         run.clone_url,
         run.delivery_id,
         run.trigger_event,
-        _storable(run.decision) if run.decision else None,
+        storable.json(run.decision) if run.decision else None,
         _first_line(run.event.message) or None,
         run.triggered_by,
         run.trust_tier,
         run.lock_file_source,
-        _text(run.event.actor) if run.trust_tier else None,
+        storable.text(run.event.actor) if run.trust_tier else None,
         run.timeout_ms,
-        _text(run.failure),
-        {"scope": "run", "category": run.failure_category, "message": _text(run.failure)} if failed else None,
+        storable.text(run.failure),
+        _init_failure("run", run.failure_category, run.failure) if failed else None,
         failed,
     )
     return bool(done == "INSERT 0 1")
@@ -199,14 +198,14 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 job.base_name,
                 job.position,
                 str(job.status),
-                _storable(job.definition),
+                storable.json(job.definition),
                 job.matrix or None,
                 job.definition.retry_on_infra,
                 job.definition.runs_on,
                 not job.needs,
-                _text(job.problem),
+                storable.text(job.problem),
                 run.routing_key,
-                {"scope": "job", "category": "environment_rules", "message": _text(job.problem), "jobName": job.name}
+                _init_failure("job", job.problem_category, job.problem) | {"jobName": job.name}
                 if job.problem
                 else None,
             )
@@ -252,28 +251,9 @@ async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
     )
 
 
-def _storable(value: Struct) -> Any:
-    """JSON that PostgreSQL takes: a webhook may hold the character NUL, jsonb may not."""
-    encoded = msgspec.json.encode(value)
-    if b"\\u0000" not in encoded:
-        return value
-    return _without_nul(msgspec.json.decode(encoded))
-
-
-def _without_nul(value: Any) -> Any:
-    match value:
-        case str():
-            return _text(value)
-        case list():
-            return [_without_nul(item) for item in value]
-        case dict():
-            return {_text(key): _without_nul(item) for key, item in value.items()}
-    return value
-
-
-def _text(value: str) -> str:
-    return value.replace("\x00", "\ufffd")
+def _init_failure(scope: str, category: str, message: str) -> dict[str, str]:
+    return {"scope": scope, "category": category, "message": storable.text(message)}
 
 
 def _first_line(message: str) -> str:
-    return _text(message.strip().partition("\n")[0])[:500]
+    return storable.text(message.strip().partition("\n")[0])[:500]
