@@ -12,40 +12,41 @@ import binascii
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from litestar import Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
 from kici.forges.git import serve
-from kici.orchestrator.errors import Forbidden, Invalid, NotFound
+from kici.orchestrator.errors import Forbidden, Invalid, NotFound, Unauthorized
+from kici.orchestrator.identity.access import Access
+from kici.orchestrator.identity.roles import may
+from kici.orchestrator.identity.tokens import JOB_PREFIX
 from kici.wire.api import Problem
 
 MAX_AT_ONCE = 32
 """Answers being streamed; each is a git process. More wait."""
+_ALL = "*"
 _INFO_REFS = "/info/refs"
 _UPLOAD_PACK = "/git-upload-pack"
 _NOT_CACHED = {"Cache-Control": "no-cache, max-age=0, must-revalidate"}
 
 
-class GrantsReading(Protocol):
-    async def readable(self, token: str) -> str | None:
-        """Name of the one repository that the token may read, `*` for all, None if the token is not valid."""
-
-
-def routes(repositories: Mapping[str, Path], grants: GrantsReading) -> list[Any]:
+def routes(access: Access, repositories: Mapping[str, Path]) -> list[HTTPRouteHandler]:
     """`repositories`: name → bare repository. Nothing of a request's path reaches the file system."""
     at_once = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def opened(request: Request[Any, Any, Any], path: str, suffix: str) -> Path | Response[Problem]:
-        granted = await grants.readable(_token(request.headers.get("authorization", "")))
-        if granted is None:
-            return _unauthorized()
+        try:
+            granted = await _readable(access, _token(request.headers.get("authorization", "")))
+        except Unauthorized as error:
+            return _challenge(error)
         if not path.endswith(suffix):
             raise NotFound("there is nothing here that git could read")
         name = path.removesuffix(suffix).strip("/").removesuffix(".git")
-        if name not in repositories or granted not in ("*", name):
+        if name not in repositories or granted not in (_ALL, name):
             raise NotFound("there is no such repository, or the token is for another one")
         return repositories[name]
 
@@ -75,6 +76,16 @@ def routes(repositories: Mapping[str, Path], grants: GrantsReading) -> list[Any]
     return [info_refs, upload_pack]
 
 
+async def _readable(access: Access, token: str) -> str:
+    """Name of the one repository that the token opens, or `_ALL`. Raises `Unauthorized` or `Forbidden`."""
+    if token.startswith(JOB_PREFIX):
+        return (await access.job(token)).repository
+    principal = await access.principal(token)
+    if not may(principal.role, "run.trigger"):
+        raise Forbidden(f"the role {principal.role!r} does not read code: that takes the permission run.trigger")
+    return _ALL
+
+
 async def _one_of(at_once: asyncio.Semaphore, answer: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
     async with at_once, aclosing(answer):
         async for chunk in answer:
@@ -99,6 +110,7 @@ def _protocol(request: Request[Any, Any, Any]) -> str:
     return request.headers.get("git-protocol", "")
 
 
-def _unauthorized() -> Response[Problem]:
-    problem = Problem("git needs the token of a running job, or an admin token, as the password", "unauthorized")
+def _challenge(error: Unauthorized) -> Response[Problem]:
+    """git asks its user, or the URL, for a password only after this header."""
+    problem = Problem(f"git needs the token of a running job, or an admin token, as the password: {error}", error.code)
     return Response(problem, status_code=401, headers={"WWW-Authenticate": 'Basic realm="kici"', **_NOT_CACHED})

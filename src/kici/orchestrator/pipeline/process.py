@@ -6,11 +6,11 @@ import asyncio
 
 from kici.engine.events import EventType
 from kici.forges import registry
-from kici.forges.contract import Ignored, Normalized, Source, Unreadable
+from kici.forges.contract import ForgeError, Ignored, Normalized, Source
 from kici.orchestrator.pipeline import generic_webhooks, manual, repository_events, results
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.results import Result
-from kici.orchestrator.pipeline.subjects import Subject, clone_url
+from kici.orchestrator.pipeline.subjects import Subject, clone_url, source_of
 from kici.orchestrator.store.event_claims import Claim
 
 _LARGE_BYTES = 262_144
@@ -23,12 +23,12 @@ async def process(parts: Parts, claim: Claim) -> Result:
         return results.ends("failed", "the body of the delivery is no longer in the database")
     if claim.provider == manual.PROVIDER:
         return await manual.handle(parts, claim)
-    source = await parts.sources.find(claim.routing_key)
+    source = await source_of(parts.sources, claim.routing_key)
     if source is None:
         return results.ends("failed", f"the source {claim.routing_key} was removed before its delivery was processed")
     try:
-        normalized = await _normalize(claim, claim.body, source)
-    except Unreadable as error:
+        normalized = await _normalize(claim, claim.body, source.view)
+    except ForgeError as error:
         return results.ends("failed", f"the delivery cannot be read: {error}")
     if isinstance(normalized, Ignored):
         return results.ends("ignored", normalized.reason)

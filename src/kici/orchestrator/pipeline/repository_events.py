@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kici.engine import triggers
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockWorkflow
-from kici.forges.git.remote import Remote
+from kici.forges.git.remote import LOCAL_PREFIX, Remote
 from kici.orchestrator.pipeline import matching, new_runs, results
 from kici.orchestrator.pipeline.lock_files import Corrupt, Found, LockAnswer, Missing
 from kici.orchestrator.pipeline.new_runs import LockPlace
@@ -55,7 +55,7 @@ async def _runs(parts: Parts, claim: Claim, remote: Remote, subject: Subject, lo
             return results.with_runs(_ends(event, "lockfile_corrupt", message), [Planned(run, may_have_twin=True)])
         case Found(lock, sha256):
             place = LockPlace(locked.sha, sha256, locked.from_base)
-            if event.changed_files is None and matching.wants_changed_files(lock.workflows, event):
+            if matching.wants_changed_files(lock.workflows, event) and not _knows_changed_files(subject):
                 event = replace(event, changed_files=await _changed_files(parts, remote, event))
                 subject = replace(subject, event=event)
             return plan_matching(parts, claim, subject, lock.workflows, place, may_have_twin=True)
@@ -107,11 +107,21 @@ async def _lock_file(parts: Parts, remote: Remote, event: Event) -> _Locked | No
     return _Locked(await parts.lock_files.at(remote, base), base, from_base=True)
 
 
+def _knows_changed_files(subject: Subject) -> bool:
+    """The hook of a repository of our own asks git. What a forge writes into a delivery may be cut, and is wrong after
+    a force push."""
+    return subject.event.changed_files is not None and subject.clone_url.startswith(LOCAL_PREFIX)
+
+
 async def _changed_files(parts: Parts, remote: Remote, event: Event) -> tuple[str, ...] | None:
-    """A push compares with what was there before; a pull request with the commit where it left its base."""
-    return await parts.repositories.changed(
-        remote, event.before, event.sha, since_merge_base=event.type is EventType.PULL_REQUEST
-    )
+    """A push compares with what was there before, a new branch with the commit where it left the default branch, a
+    pull request with the one where it left its base."""
+    if event.type is EventType.PULL_REQUEST:
+        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=True)
+    if event.before or event.branch == event.default_branch:
+        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=False)
+    default = await parts.repositories.resolve(remote, f"refs/heads/{event.default_branch}")
+    return await parts.repositories.changed(remote, default.sha if default else "", event.sha, since_merge_base=True)
 
 
 def _updates_default_branch(event: Event) -> bool:

@@ -21,14 +21,31 @@ class Subject(Struct, frozen=True, kw_only=True):
     triggered_by: str | None = None
 
 
+class KnownSource(Protocol):
+    @property
+    def view(self) -> Source: ...
+
+    @property
+    def clone_token(self) -> str:
+        """Empty = its repositories need none."""
+
+
 class Sources(Protocol):
     """What the pipeline has to know of the configured sources."""
 
-    async def find(self, routing_key: str) -> Source | None:
-        """None if it was removed."""
+    def by_routing_key(self, routing_key: str) -> KnownSource | None:
+        """From memory; None if it was removed, or is not known here yet."""
 
-    async def clone_credentials(self, routing_key: str) -> tuple[str, str]:
-        """User name and password for the source's repositories; empty ones where no credentials are needed."""
+    async def load(self) -> None:
+        """Returns when everything committed before the call is known."""
+
+
+async def source_of(sources: Sources, routing_key: str) -> KnownSource | None:
+    """None only if there is no such source any more."""
+    if found := sources.by_routing_key(routing_key):
+        return found
+    await sources.load()
+    return sources.by_routing_key(routing_key)
 
 
 def clone_url(url: str, repo: str) -> str:
@@ -37,7 +54,8 @@ def clone_url(url: str, repo: str) -> str:
 
 
 async def remote_of(sources: Sources, url: str, routing_key: str) -> Remote:
+    """The repository with the credentials of the source through which it is reached."""
     if url.startswith(LOCAL_PREFIX):
         return Remote(url)
-    username, password = await sources.clone_credentials(routing_key)
-    return Remote(url, username, password)
+    source = await source_of(sources, routing_key)
+    return Remote(url, password=source.clone_token if source else "")

@@ -15,6 +15,7 @@ from msgspec import Struct
 from kici.orchestrator.errors import OrchestratorError
 from kici.orchestrator.store import storable
 from kici.orchestrator.store.database import Db
+from kici.orchestrator.store.events import ORG
 
 
 class ClaimLost(OrchestratorError):
@@ -194,3 +195,18 @@ async def body_moved(db: Db, event_id: str, key: str) -> None:
         event_id,
         key,
     )
+
+
+class KnownDelivery(Struct, frozen=True):
+    event_id: str
+    payload_hash: str
+    run_id: str | None
+
+
+async def find_delivery(db: Db, delivery_id: str) -> KnownDelivery | None:
+    row = await db.fetchrow(
+        "select id as event_id, payload_hash, run_id from event_log where org_id = $1 and delivery_id = $2",
+        ORG,
+        delivery_id,
+    )
+    return KnownDelivery(**row) if row else None

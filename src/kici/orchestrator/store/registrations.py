@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from kici.engine.lockfile import LockWorkflow
 from kici.orchestrator.store.database import Db
-
-ORG = "default"
+from kici.orchestrator.store.events import ORG
 
 
 class RepositoryContext(Struct, frozen=True, rename="camel"):
