@@ -274,6 +274,23 @@ class AgentTokenAnswer(Body, frozen=True):
         return f"AgentTokenAnswer(id={self.id!r})"
 
 
+class AgentToken(Body, frozen=True):
+    id: str
+    token_prefix: str
+    """The first characters, to tell tokens apart."""
+    labels: list[str] | None
+    agent_type: str
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class AgentTokenList(Body, frozen=True):
+    """Those that are not revoked, newest first."""
+
+    tokens: list[AgentToken]
+
+
 class Agent(Body, frozen=True):
     agent_id: str
     status: str
