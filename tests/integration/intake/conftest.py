@@ -3,15 +3,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 from asyncpg import Pool, Record
 from litestar import Litestar
+from tests.support.local_repository import bare, commit, git, hooked, isolated_python
 
 from kici.orchestrator.intake import endpoint
 from kici.orchestrator.intake.accept import Intake
@@ -23,6 +23,8 @@ from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import sources
 from kici.orchestrator.store.notify import Notifier
 from kici.orchestrator.store.sources import NewSource, StoredSource
+
+__all__ = ["bare", "commit", "git", "hooked", "isolated_python"]
 
 MIB = 1024 * 1024
 
@@ -96,11 +98,3 @@ async def orchestrator(pool: Pool[Record]) -> AsyncIterator[Orchestrator]:
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
         yield client
-
-
-@pytest.fixture
-def serve() -> Callable[..., Any]:
-    return Orchestrator
-
-
-Post = Callable[..., Awaitable[httpx.Response]]
