@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support import postgres
 
 from kici.orchestrator.store.database import create_pool
+from tests.support import postgres
 
 
 @pytest.fixture(scope="session")

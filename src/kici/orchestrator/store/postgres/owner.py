@@ -11,7 +11,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from kici.orchestrator.errors import OrchestratorError
+from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
 
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
 """Who it is when we are root; the first that exists. initdb refuses a uid without a name."""
@@ -19,22 +19,14 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC
 """Nothing of ours: the server needs no secret that our environment may hold."""
 
 
-class NoOwner(OrchestratorError):
-    code = "embedded_postgres"
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"PostgreSQL does not run as root, and none of the users {', '.join(UNPRIVILEGED)} exists:"
-            " add one, or run kici as another user"
-        )
-
-
 class Owner(Struct, frozen=True):
     uid: int
     gid: int
     name: str
 
-    def start(self, command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: Sequence[str], output: IO[bytes], *, inherits: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         """Start a program as this user, in a session of its own: Ctrl-C at our terminal is not for it."""
         drops = os.geteuid() == 0
         return subprocess.Popen(
@@ -46,6 +38,7 @@ class Owner(Struct, frozen=True):
             env=ENVIRONMENT,
             start_new_session=True,
             umask=0o077,
+            pass_fds=inherits,
             user=self.uid if drops else None,
             group=self.gid if drops else None,
             extra_groups=[] if drops else None,
@@ -62,18 +55,21 @@ class Owner(Struct, frozen=True):
 
 
 def choose(data: Path) -> Owner:
-    """The owner of `data` if it exists, else the one who is to make it. Raises `NoOwner`."""
+    """The owner of `data` if it exists, else the one who is to make it."""
     if os.geteuid() != 0:
         return Owner(os.geteuid(), os.getegid(), _name(os.geteuid()))
-    if data.exists() and (uid := data.stat().st_uid) != 0:
-        return Owner(uid, data.stat().st_gid, _name(uid))
+    if data.exists() and (status := data.stat()).st_uid != 0:
+        return Owner(status.st_uid, status.st_gid, _name(status.st_uid))
     for name in UNPRIVILEGED:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
         return Owner(entry.pw_uid, entry.pw_gid, name)
-    raise NoOwner
+    raise EmbeddedPostgresError(
+        f"PostgreSQL does not run as root, and none of the users {', '.join(UNPRIVILEGED)} exists:"
+        " add one, or run kici as another user"
+    )
 
 
 def _name(uid: int) -> str:

