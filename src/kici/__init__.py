@@ -1,4 +1,4 @@
-"""kici: CI/CD whose workflows are Python code. Authors import everything from here: `from kici import job, push, workflow`.
+"""kici: CI/CD whose workflows are Python code. Authors import all from here: `from kici import job, push, workflow`.
 
 The names are handed out lazily (PEP 562): an agent or a server that imports `kici.wire` does not load the SDK.
 """

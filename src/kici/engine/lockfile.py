@@ -187,8 +187,8 @@ def decode(data: bytes) -> LockFile:
         )
     if version > SCHEMA_VERSION:
         raise LockFileError(
-            f"{PATH} has schemaVersion {version}, this orchestrator reads up to {SCHEMA_VERSION}: upgrade the orchestrator,"
-            " or compile with an older kici"
+            f"{PATH} has schemaVersion {version}, this orchestrator reads up to {SCHEMA_VERSION}:"
+            " upgrade the orchestrator, or compile with an older kici"
         )
     if version < 1:
         raise LockFileError(f"{PATH} has schemaVersion {version}: run `kici compile` and commit it")
@@ -199,7 +199,8 @@ def decode(data: bytes) -> LockFile:
     for workflow in lock.workflows:
         if len(workflow.jobs) > MAX_JOBS_PER_WORKFLOW:
             raise LockFileError(
-                f"{PATH}: workflow {workflow.name!r} has {len(workflow.jobs)} jobs; the limit is {MAX_JOBS_PER_WORKFLOW}"
+                f"{PATH}: workflow {workflow.name!r} has {len(workflow.jobs)} jobs;"
+                f" the limit is {MAX_JOBS_PER_WORKFLOW}"
             )
     return lock
 

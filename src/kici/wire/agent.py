@@ -2,11 +2,11 @@
 
 The agent dials and says `Hello`; the answer is `Welcome` or a close with a code. From then on either side sends frames.
 
-A frame with `seq` > 0 wants to be acknowledged: its sender keeps it until an `Ack` lists its number, and sends it again,
-with the same number, after a reconnect. The orchestrator acknowledges a frame only after what it tells is committed;
-it may acknowledge in any order. `Ack.refused` names frames that were read and thrown away, with the reason: they are not
-sent again. Numbers grow per `boot_id` and start at 1. The orchestrator's frames are not acknowledged: what it wants is
-in the database, and it repeats itself (`Dispatch` until the ack deadline, `Cancel` after every reconnect).
+A frame with `seq` > 0 wants to be acknowledged: its sender keeps it until an `Ack` lists its number, and sends it
+again, with the same number, after a reconnect. The orchestrator acknowledges a frame only after what it tells is
+committed; it may acknowledge in any order. `Ack.refused` names frames that were read and thrown away, with the reason:
+they are not sent again. Numbers grow per `boot_id` and start at 1. The orchestrator's frames are not acknowledged: what
+it wants is in the database, and it repeats itself (`Dispatch` until the ack deadline, `Cancel` after every reconnect).
 
 Every message about a job carries its `attempt`; one of an older attempt is refused.
 """
@@ -131,9 +131,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     reason: str
 
 
-FromAgent = (
-    Hello | Heartbeat | JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged | LogChunk | Goodbye
-)
+FromAgent = Hello | Heartbeat | JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged | LogChunk | Goodbye
 
 
 # ── orchestrator → agent ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Bodies of the HTTP API: what the server answers and the command-line programs read. Keys are camelCase, times ISO 8601."""
+"""Bodies of the HTTP API: what the server answers and the programs read. Keys are camelCase, times ISO 8601."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebSocket close codes between agents and orchestrators. After `AUTH_FAILED` and `REFUSED` an agent does not come back."""
+"""WebSocket close codes of the agents' socket. After `AUTH_FAILED` and `REFUSED` an agent does not come back."""
 
 from __future__ import annotations
 

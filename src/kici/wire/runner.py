@@ -125,7 +125,16 @@ class ArtifactFetch(Message, frozen=True, tag="artifact.fetch"):
 
 FromHost = Start | Cancel | Reply | ArtifactData
 FromRunner = (
-    Ready | StepStarted | StepEnded | Output | Mask | JobEnded | ArtifactBegin | ArtifactData | ArtifactEnd | ArtifactFetch
+    Ready
+    | StepStarted
+    | StepEnded
+    | Output
+    | Mask
+    | JobEnded
+    | ArtifactBegin
+    | ArtifactData
+    | ArtifactEnd
+    | ArtifactFetch
 )
 
 from_host: Codec[FromHost] = Codec(FromHost)

@@ -1,1 +1,1 @@
-"""Every SQL statement, one module per aggregate. A function takes a connection whose transaction belongs to the caller."""
+"""Every SQL statement, one module per aggregate. A function takes a connection whose transaction is the caller's."""

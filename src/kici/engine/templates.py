@@ -1,0 +1,73 @@
+"""Templates such as `"deploy-{branch}"`: static text over a closed set of fields, expanded without an agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kici.engine.errors import TemplateError
+from kici.engine.events import Event, EventType
+
+FIELDS = frozenset(
+    {"branch", "tag", "ref", "sha", "short_sha", "repo", "event", "action", "pr", "actor", "workflow", "job"}
+)
+_GROUPS = ("matrix.", "input.")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def placeholders(template: str) -> set[str]:
+    """Names between braces. Raises `TemplateError` for a lone brace; `{{` and `}}` stand for the characters."""
+    names = set()
+    for found in _PLACEHOLDER.finditer(template):
+        if found[0] in ("{", "}"):
+            raise TemplateError(
+                f"template {template!r} has a lone {found[0]!r}: write {found[0] * 2!r} for the character"
+            )
+        if found[1] is not None:
+            names.add(found[1])
+    return names
+
+
+def check(template: str) -> None:
+    """Raise `TemplateError` if the template names a field that no event has."""
+    for name in sorted(placeholders(template)):
+        if name not in FIELDS and not (name.startswith(_GROUPS) and not name.endswith(".")):
+            known = ", ".join(sorted(FIELDS))
+            raise TemplateError(
+                f"template {template!r}: there is no {{{name}}}; there are {known}, matrix.NAME, input.NAME"
+            )
+
+
+def fields(event: Event, *, workflow: str, job: str, matrix: Mapping[str, str]) -> dict[str, str]:
+    """What the fields stand for. An absent one is not in the result."""
+    values = {
+        "branch": event.branch,
+        "tag": event.tag,
+        "ref": event.ref,
+        "sha": event.sha,
+        "short_sha": event.sha[:7],
+        "repo": event.repo,
+        "event": str(event.type),
+        "action": event.action,
+        "pr": str(event.pr_number) if event.type is EventType.PULL_REQUEST else "",
+        "actor": event.actor,
+        "workflow": workflow,
+        "job": job,
+    }
+    values |= {f"matrix.{name}": value for name, value in matrix.items()}
+    values |= {f"input.{name}": value for name, value in event.inputs.items()}
+    return {name: value for name, value in values.items() if value}
+
+
+def expand(template: str, values: Mapping[str, str], *, strict: bool = False) -> str:
+    """Replace the fields. An absent one becomes empty text, or with `strict` a `TemplateError`."""
+    check(template)
+
+    def one(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0][0]
+        if strict and found[1] not in values:
+            raise TemplateError(f"template {template!r}: this event has no {found[1]}")
+        return values.get(found[1], "")
+
+    return _PLACEHOLDER.sub(one, template)
