@@ -1,0 +1,56 @@
+# `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := src tests demo
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check format bench proofs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Use
+demo: $(VENV)/run ## start everything, push a commit, watch its run (KEEP=1 leaves it up)
+	@$(BIN)/python -m demo $(if $(KEEP),--keep)
+
+up: $(VENV)/run ## start an orchestrator, its database and an agent; Ctrl-C stops them
+	@$(BIN)/kici up
+
+##@ Develop
+test: $(VENV)/dev ## every test (ARGS="-k name" narrows)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ARGS)
+
+check: $(VENV)/dev ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/dev ## let ruff put the code in order
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
+	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
+
+proofs: $(VENV)/dev ## the long proofs, in a short form
+	@$(BIN)/pytest -n 0 -m proof $(ARGS)
+
+clean: ## remove what these targets made
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kici needs Python 3.11 or newer")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet 'uv>=0.5'
+
+$(VENV)/run: $(VENV)/bin/uv pyproject.toml
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[orchestrator]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/run
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group dev
+	@touch $@

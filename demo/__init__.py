@@ -1,0 +1,1 @@
+"""`make demo`: everything for real, in a temporary directory, in a few seconds."""
