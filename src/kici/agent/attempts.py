@@ -147,7 +147,7 @@ class Attempts:
             return "draining"
         if len(self._working()) >= self._shop.settings.agent_slots:
             return "busy"
-        if self._free_bytes() < self._shop.settings.min_free_disk_bytes:
+        if self._free_bytes() < self._shop.settings.min_free_bytes:
             return "disk"
         return None
 

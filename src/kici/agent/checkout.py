@@ -25,8 +25,10 @@ TRIES = 3
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Of everything under `.kici/`."""
-_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_HOPELESS = re.compile(r"not our ref|Authentication failed|could not read Username|requested URL returned error: 40[134]")
+_SHA = re.compile(r"[0-9a-f]{40}")
+_HOPELESS = re.compile(
+    r"not our ref|Authentication failed|could not read Username|requested URL returned error: 40[134]"
+)
 _KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
@@ -52,9 +54,8 @@ async def fetch(space: Workspace, source: Remote, checkout: Checkout, say: Calla
     for sha in (checkout.sha, checkout.workflow_sha):
         if not _SHA.fullmatch(sha):
             raise PreparationFailed(f"{sha!r} is no full commit id")
-    git = Git(space.src, space.home, space.owner)
-    await git.run("init", "--quiet", "--template=")
-    await git.run("remote", "add", "origin", source.url)
+    _make_repository(space, source.url)
+    git = Git(space)
     commits = dict.fromkeys((checkout.sha, checkout.workflow_sha))
     say(f"fetching {checkout.sha} from {source.url}")
     for tries_left in reversed(range(TRIES)):
@@ -94,20 +95,32 @@ async def kici_files(git: Git, sha: str) -> dict[str, bytes]:
 
 
 async def work_tree(git: Git, space: Workspace, sha: str) -> None:
-    """The files of the commit in `src/`. Programs that the repository's attributes name (LFS and the like) do not run."""
-    info = space.src / ".git" / "info"
-    info.mkdir()
-    info.chmod(0o755)
-    (info / "attributes").write_bytes(b"* !filter !diff !merge\n")
+    """The files of the commit in `src/`. Programs that its attributes name (LFS and the like) do not run."""
     await git.run("checkout", "--quiet", "--detach", "--force", sha, timeout_s=CHECKOUT_S)
     # Steps may use LFS themselves.
-    (info / "attributes").unlink()
-    info.rmdir()
+    (space.src / ".git" / "info" / "attributes").unlink()
 
 
 def no_work_tree(space: Workspace) -> None:
     """The job wants no checkout: `src/` is empty."""
     shutil.rmtree(space.src / ".git")
+
+
+def _make_repository(space: Workspace, url: str) -> None:
+    """What `git init` and `git remote add` would make, and attributes that win over the repository's own."""
+    directory = space.src / ".git"
+    for made in (directory, directory / "objects", directory / "refs", directory / "info"):
+        made.mkdir()
+        space.hand_over(made)
+    contents = {
+        "HEAD": "ref: refs/heads/main\n",
+        "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tlogallrefupdates = true\n"
+        f'[remote "origin"]\n\turl = "{url}"\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n',
+        "info/attributes": "* !filter !diff !merge\n",
+    }
+    for name, content in contents.items():
+        (directory / name).write_text(content)
+        space.hand_over(directory / name)
 
 
 def _entry(line: bytes) -> _Entry:

@@ -99,7 +99,9 @@ class Connection:
                 welcomed = await self._one()
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed, UnreadableMessage, _Lost) as error:
                 welcomed = False
-                log.warning("the orchestrator does not answer", url=self._url, reason=str(error) or type(error).__name__)
+                log.warning(
+                    "the orchestrator does not answer", url=self._url, reason=str(error) or type(error).__name__
+                )
             except InvalidURI as error:
                 raise TurnedAway(f"{self._url} is no WebSocket address: {error}") from error
             if welcomed:
@@ -147,7 +149,9 @@ class Connection:
         if not isinstance(body, Welcome):
             raise _Lost(f"the answer to our hello was {type(body).__name__}")
         if not PROTOCOL_MIN <= body.protocol <= PROTOCOL_MAX:
-            raise TurnedAway(f"the orchestrator ({body.version}) wants protocol {body.protocol}, which this agent lacks")
+            raise TurnedAway(
+                f"the orchestrator ({body.version}) wants protocol {body.protocol}, which this agent lacks"
+            )
         return body
 
     async def _serve(self, ws: ClientConnection, welcome: Welcome) -> None:

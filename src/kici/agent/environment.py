@@ -14,7 +14,7 @@ ALLOWED = ("PATH", "SHELL", "LANG", "LC_ALL", "TERM", "TZ")
 def of_job(
     context: JobContext, checkout: Checkout, *, home: str, tmp: str, machine: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Later ones win: the machine's, ours, then what the workflow and the job set. `home` and `tmp` as the job sees them."""
+    """Later ones win: the machine's, ours, what the workflow and the job set. `home` and `tmp` as the job sees them."""
     event = context.event
     ours = {
         "CI": "true",

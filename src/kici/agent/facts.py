@@ -19,7 +19,9 @@ def check_tools() -> None:
     """Raises `SettingsInvalid` that names everything that is missing."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        raise SettingsInvalid(f"not found on PATH: {', '.join(missing)}. Install them: the agent needs {', '.join(TOOLS)}")
+        raise SettingsInvalid(
+            f"not found on PATH: {', '.join(missing)}. Install them: the agent needs {', '.join(TOOLS)}"
+        )
 
 
 def automatic_labels() -> tuple[str, ...]:

@@ -3,6 +3,9 @@
 Hooks, file-system monitors, filters, external diffs, credential helpers, ssh and every transport but HTTP are off;
 redirects are not followed. Credentials stand in a header that belongs to one origin, in the environment of the git
 process alone: never in a URL, an argument or a file.
+
+A root agent's git runs as the slot's user, without capabilities, on a view of the machine where only the job's own
+directory can be written.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from kici.agent.errors import DiskFull, PreparationFailed
-from kici.agent.workspace import Owner
+from kici.agent.sandbox.bubblewrap import find_bwrap
+from kici.agent.workspace import Workspace
 
 _NEUTRAL = {
     "core.hooksPath": "/dev/null",
@@ -44,6 +47,7 @@ _NEUTRAL = {
 _INHERITED = re.compile(r"PATH|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|(HTTP|HTTPS|NO|ALL)_PROXY", re.IGNORECASE)
 _FULL = ("No space left on device", "Disk quota exceeded")
 _URL = re.compile(r"https?://[^\s\"'\\<>^`{|}\x00-\x20]+")
+_INSIDE = "/tmp/job"  # noqa: S108 - a mount of a namespace of its own
 MAX_OUTPUT_BYTES = 128 * 1024 * 1024
 
 
@@ -73,27 +77,27 @@ def basic(username: str, password: str) -> str:
 
 
 class Git:
-    """One repository that no user code has written to, as its owner."""
+    """The repository in a workspace's `src/`, before any user code could write there."""
 
-    def __init__(self, directory: Path, home: Path, owner: Owner | None) -> None:
-        self._directory = directory
-        self._home = home
-        self._owner = owner
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+        self._prefix = _confinement(space)
+        self._home = str(space.home) if space.owner is None else f"{_INSIDE}/home"
 
     async def run(
         self, *arguments: str, remote: Remote | None = None, feed: bytes = b"", timeout_s: float = 60.0
     ) -> bytes:
         """Standard output. Raises `GitFailed` with what git said, `DiskFull`; kills it when cancelled or too slow."""
         process = await asyncio.create_subprocess_exec(
+            *self._prefix,
             "git",
             *arguments,
-            cwd=self._directory,
+            cwd=self._space.src,
             env=_environment(self._home, _NEUTRAL | (remote.config() if remote else {})),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            **(self._owner.arguments() if self._owner else {}),
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -112,8 +116,21 @@ class Git:
 
     def _raise(self, arguments: Sequence[str], code: int, said: str) -> None:
         if any(sign in said for sign in _FULL):
-            raise DiskFull(self._directory)
+            raise DiskFull(self._space.root)
         raise GitFailed(f"git {arguments[0]} failed: {said or f'exit code {code}'}")
+
+
+def _confinement(space: Workspace) -> list[str]:
+    """Programs that start git as the slot's user. The way to the work directory may be open to root alone."""
+    if space.owner is None:
+        return []
+    capabilities = (option for name in ("SETUID", "SETGID", "SETPCAP") for option in ("--cap-add", f"CAP_{name}"))
+    return [
+        *(find_bwrap(), "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
+        *("--bind", str(space.root), _INSIDE, "--chdir", f"{_INSIDE}/src", "--cap-drop", "ALL", *capabilities, "--"),
+        *("setpriv", "--reuid", str(space.owner.uid), "--regid", str(space.owner.gid), "--clear-groups"),
+        *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
+    ]
 
 
 async def _talk(process: asyncio.subprocess.Process, feed: bytes) -> tuple[bytes, bytes]:
@@ -140,10 +157,10 @@ async def _read(stream: asyncio.StreamReader, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _environment(home: Path, config: Mapping[str, str]) -> dict[str, str]:
+def _environment(home: str, config: Mapping[str, str]) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
     environment |= {
-        "HOME": str(home),
+        "HOME": home,
         "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",

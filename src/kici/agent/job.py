@@ -1,8 +1,9 @@
 """One attempt of one job, from its dispatch to the report of its end: a sequence of phases.
 
-accept · workspace · fetch · verify `.kici/` · work tree · context · runner — and, once the orchestrator has acknowledged
-that we accepted: run · report · clean up. Everything before `run` goes to the log of step −1, and a failure there says
-that no user code has run. The runner starts beside the checkout; it gets its work only when all of that is done.
+accept · workspace · fetch · verify `.kici/` · work tree · context · runner — and, once the orchestrator has
+acknowledged that we accepted: run · report · clean up. Everything before `run` goes to the log of step −1, and a
+failure there says that no user code has run. The runner starts beside the checkout; it gets its work only when all of
+that is done.
 """
 
 from __future__ import annotations
@@ -135,7 +136,6 @@ class Job:
             self._preparation = None
         if prepared is None or self._is_stopped():
             return self._stopped_early()
-        self._reporter.prepared()
         return await self._execute(prepared)
 
     def _is_stopped(self) -> bool:
@@ -206,9 +206,7 @@ class Job:
             export=locked.workflow.export,
             context=known,
             job=locked.job,
-            env=environment.of_job(
-                known, self._dispatch.checkout, home=inside(space.home), tmp=inside(space.tmp)
-            ),
+            env=environment.of_job(known, self._dispatch.checkout, home=inside(space.home), tmp=inside(space.tmp)),
             tmp=inside(space.tmp),
         )
 
@@ -237,11 +235,11 @@ class Job:
     def _stopped_early(self) -> JobStatusChanged:
         if self._withdrawn:
             raise NotOurs("withdrawn")
-        self._reporter.prepared(self._cancelled, status=StepStatus.CANCELLED)
+        self._reporter.not_prepared(self._cancelled, StepStatus.CANCELLED)
         return self._ending(JobStatus.CANCELLED, self._cancelled)
 
     def _failed_early(self, error: PreparationFailed) -> JobStatusChanged:
-        self._reporter.prepared(str(error), status=StepStatus.FAILED)
+        self._reporter.not_prepared(str(error), StepStatus.FAILED)
         return self._ending(JobStatus.FAILED, str(error), before_user_code=True)
 
     def _ended(self, ended: JobEnded) -> JobStatusChanged:

@@ -18,10 +18,9 @@ from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
-from kici.agent.errors import SettingsInvalid, TurnedAway
+from kici.agent.errors import SettingsInvalid
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
-from kici.agent.sandbox import contract
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import NAMES, Settings, load
 from kici.agent.silence import Silence

@@ -121,7 +121,7 @@ class Outbox:
             self._settle(seq, reason)
 
     def rewind(self) -> None:
-        """The connection was lost: everything unacknowledged will be sent again, with its number, before what is new."""
+        """The connection was lost: everything unacknowledged will be sent again, by its number, before what is new."""
         for _, frame in sorted(self._sent.items(), reverse=True):
             if isinstance(frame.body, LogChunk):
                 stream = self._streams[_key(frame.body)]

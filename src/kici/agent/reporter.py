@@ -54,7 +54,7 @@ class Reporter:
         """Into the log of the preparation."""
         self._log(PREPARATION).say(text)
 
-    def prepared(self, error: str = "", *, status: StepStatus = StepStatus.SUCCESS) -> None:
+    def not_prepared(self, error: str, status: StepStatus) -> None:
         if error:
             self.say(error)
         self._end(StepEnded(PREPARATION, status, error=error))
@@ -62,6 +62,9 @@ class Reporter:
     # ── what the runner tells ────────────────────────────────────────────────────────────────────────────────────────
 
     async def step_started(self, index: int, attempt: int) -> None:
+        if PREPARATION in self._started:
+            # Not before: what the workflow's module prints when it is imported belongs to the preparation.
+            self._end(StepEnded(PREPARATION, StepStatus.SUCCESS))
         self._running(index, attempt)
 
     async def step_ended(self, ended: StepEnded) -> None:

@@ -26,7 +26,7 @@ FROM_ENVIRONMENT = (
     "agent_slots",
     "work_dir",
     "max_log_size_bytes",
-    "min_free_disk_bytes",
+    "min_free_bytes",
     "drain_s",
     "die_with_parent",
     "log_level",
@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     work_dir: Path = Path()
     max_log_size_bytes: int = 10_485_760
     """Of one step."""
-    min_free_disk_bytes: int = 200 * 1024 * 1024
+    min_free_bytes: int = 200 * 1024 * 1024
     """With less in `work_dir` no job is taken."""
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
@@ -87,7 +87,7 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     values["agent_token"] = _token(given["agent_token"], given["agent_token_file"])
     values["labels"] = _labels(given["labels"])
     values.setdefault("agent_id", f"{socket.gethostname()}-{secrets.token_hex(4)}")
-    values.setdefault("work_dir", str(Path(tempfile.gettempdir()) / "kici-agent"))
+    values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
     for name in ("sandbox", "sandbox_network", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
@@ -114,7 +114,9 @@ def _check_url(url: str) -> None:
         raise SettingsInvalid("KICI_ORCHESTRATOR_URL is not set: give the orchestrator's address, like ws://host:4000")
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
-        raise SettingsInvalid(f"KICI_ORCHESTRATOR_URL is {url!r}: it must start with ws://, wss://, http:// or https://")
+        raise SettingsInvalid(
+            f"KICI_ORCHESTRATOR_URL is {url!r}: it must start with ws://, wss://, http:// or https://"
+        )
     if parts.username or parts.password:
         raise SettingsInvalid("KICI_ORCHESTRATOR_URL holds a user or password: set KICI_AGENT_TOKEN instead")
 

@@ -1,7 +1,7 @@
 """Since when the orchestrator may believe that this agent is gone.
 
-Only what it has acknowledged proves that it knew of us, and then no earlier than when we sent it: the count starts at the
-sending of the last acknowledged heartbeat, by the monotonic clock.
+Only what it has acknowledged proves that it knew of us, and then no earlier than when we sent it: the count starts at
+the sending of the last acknowledged heartbeat, by the monotonic clock.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from kici.agent.errors import DiskFull, PreparationFailed, is_disk_full
 from kici.engine import kici_files, lockfile
+from kici.engine.errors import LockFileError
 
 LOCK = lockfile.PATH.removeprefix(".kici/")
 
@@ -26,7 +27,7 @@ class Locked(Struct, frozen=True):
 
 
 def verify(files: Mapping[str, bytes], lock_sha256: str) -> lockfile.LockFile:
-    """The lock file among `files` (path below `.kici/` → bytes), if it is the one that was matched and lists exactly them.
+    """The lock file among `files` (path below `.kici/` → bytes), if it is the one that was matched and lists just them.
 
     Raises `KiciNotVerified` with one sentence for each file that is missing, different or unlisted.
     """
@@ -40,7 +41,7 @@ def verify(files: Mapping[str, bytes], lock_sha256: str) -> lockfile.LockFile:
         )
     try:
         lock = lockfile.decode(data)
-    except lockfile.LockFileError as error:
+    except LockFileError as error:
         raise KiciNotVerified(str(error)) from error
     actual = {path: kici_files.digest(content) for path, content in files.items() if path != LOCK}
     problems = kici_files.compare(lock.files, actual)

@@ -1,6 +1,7 @@
 """A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
 
-`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`, `home/`.
+`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`,
+`home/`.
 Where the agent is root, everything in it belongs to the slot's own user, but `kici/`: that stays the agent's, so that
 user code cannot change what was verified.
 """
@@ -15,7 +16,6 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -28,10 +28,6 @@ log = structlog.get_logger(__name__)
 class Owner(Struct, frozen=True):
     uid: int
     gid: int
-
-    def arguments(self) -> dict[str, Any]:
-        """For `subprocess`: run as this user, without any other group."""
-        return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 class Workspace(Struct, frozen=True):
@@ -55,6 +51,11 @@ class Workspace(Struct, frozen=True):
     @property
     def home(self) -> Path:
         return self.root / "home"
+
+    def hand_over(self, path: Path) -> None:
+        """Give it to the slot's user. For what no user code could have put there."""
+        if self.owner:
+            os.chown(path, self.owner.uid, self.owner.gid, follow_symlinks=False)
 
 
 @contextlib.contextmanager
@@ -110,13 +111,12 @@ def _make(space: Workspace) -> None:
         directory.mkdir(mode=0o700)
     space.kici.mkdir(mode=0o755)
     space.kici.chmod(0o755)
-    if space.owner:
-        for directory in (space.src, space.tmp, space.home, space.root):
-            os.chown(directory, space.owner.uid, space.owner.gid)
+    for directory in (space.src, space.tmp, space.home, space.root):
+        space.hand_over(directory)
 
 
 async def _remove(root: Path) -> None:
-    """Everything, however deep, whoever owns it, read-only or not; links are not followed. No process uses it any more."""
+    """Everything, however deep, whoever owns it, read-only or not; links are not followed. No process uses it now."""
     for command in (["rm"], ["chmod", "-R", "u+rwX"], ["rm"]):
         arguments = ["-rf", "--one-file-system"] if command == ["rm"] else []
         process = await asyncio.create_subprocess_exec(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from urllib.parse import quote
 
@@ -39,7 +40,7 @@ def naive(values: list[str], text: bytes) -> bytes:
 
 def cut(text: bytes, borders: list[int]) -> list[bytes]:
     places = [0, *sorted(border % (len(text) + 1) for border in borders), len(text)]
-    return [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
 @given(st.lists(secrets, max_size=4), texts, st.lists(st.integers(0, 500), max_size=8))
