@@ -162,6 +162,10 @@ class Connection:
                 group.create_task(self._write(ws))
                 group.create_task(self._beat(ws, welcome))
         except ExceptionGroup as errors:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                # A task group that is already failing swallows the cancellation (until Python 3.13).
+                raise asyncio.CancelledError from errors
             verdict = self._verdict(errors)
             if isinstance(verdict, TurnedAway):
                 raise verdict from errors

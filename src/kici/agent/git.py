@@ -82,7 +82,7 @@ class Git:
     def __init__(self, space: Workspace) -> None:
         self._space = space
         self._prefix = _confinement(space)
-        self._home = str(space.home) if space.owner is None else f"{_INSIDE}/home"
+        self._root = str(space.root) if space.owner is None else _INSIDE
 
     async def run(
         self, *arguments: str, remote: Remote | None = None, feed: bytes = b"", timeout_s: float = 60.0
@@ -90,10 +90,10 @@ class Git:
         """Standard output. Raises `GitFailed` with what git said, `DiskFull`; kills it when cancelled or too slow."""
         process = await asyncio.create_subprocess_exec(
             *self._prefix,
-            "git",
+            *("git", "-C", f"{self._root}/src"),
             *arguments,
-            cwd=self._space.src,
-            env=_environment(self._home, _NEUTRAL | (remote.config() if remote else {})),
+            cwd="/",
+            env=_environment(f"{self._root}/home", _NEUTRAL | (remote.config() if remote else {})),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -127,7 +127,7 @@ def _confinement(space: Workspace) -> list[str]:
     capabilities = (option for name in ("SETUID", "SETGID", "SETPCAP") for option in ("--cap-add", f"CAP_{name}"))
     return [
         *(find_bwrap(), "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
-        *("--bind", str(space.root), _INSIDE, "--chdir", f"{_INSIDE}/src", "--cap-drop", "ALL", *capabilities, "--"),
+        *("--bind", str(space.root), _INSIDE, "--chdir", "/", "--cap-drop", "ALL", *capabilities, "--"),
         *("setpriv", "--reuid", str(space.owner.uid), "--regid", str(space.owner.gid), "--clear-groups"),
         *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
     ]
