@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from litestar.types import HTTPReceiveMessage, Receive
 
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake import body as bodies
-from kici.orchestrator.intake.body import Body, Limits, Receive, SenderLeft
+from kici.orchestrator.intake.body import Body, Limits, SenderLeft
 from kici.orchestrator.intake.errors import BodyTooLarge, Busy
 from kici.orchestrator.intake.inflight import InflightBytes
 
@@ -18,14 +18,14 @@ LIMITS = Limits(max_bytes=1000, spool_above=100, spool_directory=None)
 
 
 def sender(pieces: Sequence[bytes], *, leaves: bool = False) -> Receive:
-    messages: list[MutableMapping[str, Any]] = [
+    messages: list[HTTPReceiveMessage] = [
         {"type": "http.request", "body": piece, "more_body": leaves or number < len(pieces) - 1}
         for number, piece in enumerate(pieces)
     ]
     if leaves:
         messages.append({"type": "http.disconnect"})
 
-    async def receive() -> MutableMapping[str, Any]:
+    async def receive() -> HTTPReceiveMessage:
         return messages.pop(0)
 
     return receive

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import mmap
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
+from litestar.types import Receive
 from msgspec import Struct
 
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake.errors import BodyTooLarge, BodyTooSlow
 from kici.orchestrator.intake.inflight import Reservation
-
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _PIECE = 256 * 1024
 _DEADLINE_S = 60.0
@@ -71,7 +70,7 @@ async def read(receive: Receive, limits: Limits, reserved: Reservation) -> Body:
     """Raises `BodyTooLarge` at the first byte over the limit, `BodyTooSlow`, `Busy`, `Unavailable` for a full disk, or
     `SenderLeft`.
     """
-    message = await receive()
+    message: Mapping[str, Any] = await receive()
     data: bytes = message.get("body", b"")
     if message["type"] == "http.request" and not message.get("more_body") and len(data) <= limits.spool_above:
         _check(len(data), limits)
@@ -84,9 +83,7 @@ async def read(receive: Receive, limits: Limits, reserved: Reservation) -> Body:
         raise BodyTooSlow(f"the body did not arrive within {_DEADLINE_S:.0f} s") from None
 
 
-async def _read_pieces(
-    message: MutableMapping[str, Any], receive: Receive, limits: Limits, reserved: Reservation
-) -> Body:
+async def _read_pieces(message: Mapping[str, Any], receive: Receive, limits: Limits, reserved: Reservation) -> Body:
     spool: _Spool | None = None
     held: list[bytes] = []
     size = 0

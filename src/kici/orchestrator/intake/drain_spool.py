@@ -40,7 +40,12 @@ class DrainSpool:
     """Every coordinator on the repository's machine may run it: what two of them take in is one row."""
 
     def __init__(
-        self, intake: Intake, sources: Sources, settings: Settings, *, on_pass: Callable[[Pass], None] = lambda done: None
+        self,
+        intake: Intake,
+        sources: Sources,
+        settings: Settings,
+        *,
+        on_pass: Callable[[Pass], None] = lambda done: None,
     ) -> None:
         self._intake = intake
         self._sources = sources
@@ -65,7 +70,9 @@ class DrainSpool:
             except FileNotFoundError:
                 continue
             except Unavailable as error:
-                log.warning("deliveries wait in the spool of a local repository", reason=str(error), waiting=len(waiting))
+                log.warning(
+                    "deliveries wait in the spool of a local repository", reason=str(error), waiting=len(waiting)
+                )
                 break
             except Unreadable as error:
                 refused += 1

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 import structlog
 from litestar import asgi
+from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
-from litestar.types import Receive, Scope, Send
+from litestar.types import HTTPScope, Receive, Scope, Send
 
 from kici.errors import KiciError
 from kici.forges.contract import BadSignature, Headers
@@ -55,6 +56,9 @@ class Endpoint:
         self._spool_directory = spool_directory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.WEBSOCKET:
+            await send({"type": "websocket.close", "code": 1008, "reason": "webhooks are delivered by POST"})
+            return
         try:
             status, answer = _answer(await self._take(scope, receive))
         except SenderLeft:
@@ -64,7 +68,7 @@ class Endpoint:
         else:
             await _respond(send, status, answer)
 
-    async def _take(self, scope: Scope, receive: Receive) -> Outcome:
+    async def _take(self, scope: HTTPScope, receive: Receive) -> Outcome:
         if scope["method"] != "POST":
             raise WrongMethod("webhooks are delivered by POST")
         candidates = self._candidates(scope["path"])
@@ -157,8 +161,8 @@ async def _respond(
     *,
     linger: Receive | None = None,
 ) -> None:
-    """`linger`: read on for a while after the answer. A socket that is closed while its sender still sends is reset, and
-    the reset may overtake the answer.
+    """`linger`: read on for a while after the answer. A socket that is closed while its sender still sends is reset,
+    and the reset may overtake the answer.
     """
     everything = [
         (b"content-type", b"application/json"),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from asyncpg import Pool, Record
+from asyncpg import InterfaceError, Pool, PostgresError, Record
 from msgspec import Struct
 
 from kici.forges import contract
@@ -23,8 +23,8 @@ from kici.orchestrator.store.sources import StoredSource
 
 log = structlog.get_logger(__name__)
 
-WEBHOOK_SECRET: Final = "webhookSecret"
-CLONE_TOKEN: Final = "cloneToken"
+WEBHOOK_SECRET: Final = "webhookSecret"  # noqa: S105 — names of secrets
+CLONE_TOKEN: Final = "cloneToken"  # noqa: S105
 
 
 def scope_of(source_id: str) -> str:
@@ -86,7 +86,7 @@ class Sources:
         async for _ in self._pace:
             try:
                 await self.load()
-            except (OSError, database.asyncpg.PostgresError, database.asyncpg.InterfaceError) as error:
+            except (OSError, PostgresError, InterfaceError) as error:
                 if not database.is_away(error):
                     raise
                 log.warning("the sources could not be read again; those that are known stay", error=str(error))
