@@ -354,7 +354,7 @@ create table log_chunks (
   lines integer not null,
   bytes bytea not null,
   created_at timestamptz not null default now(),
-  primary key (log_hour, job_id, attempt, step_index, sequence)
+  primary key (job_id, attempt, step_index, sequence, log_hour)
 ) partition by range (log_hour);
 
 create table artifacts (
