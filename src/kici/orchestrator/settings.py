@@ -6,15 +6,42 @@ may stand in the same environment.
 
 from __future__ import annotations
 
+import difflib
+import math
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from kici.orchestrator import settings_names
 from kici.orchestrator.errors import OrchestratorError
+
+PREFIX: Final = "KICI_"
 
 
 class SettingsError(OrchestratorError):
     code = "settings_invalid"
+
+
+LOG_LEVELS: Final = ("debug", "info", "warn", "warning", "error")
+LOG_FORMATS: Final = ("auto", "plain", "json")
+POSITIVE: Final = (
+    "database_pool_size",
+    "heartbeat_s",
+    "silent_s",
+    "coordinator_lease_s",
+    "recovery_s",
+    "report_window_s",
+    "dispatch_ack_timeout_ms",
+    "max_attempts",
+    "poll_s",
+    "webhook_inflight_bytes",
+    "webhook_spool_bytes",
+    "event_attempts",
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -76,8 +103,128 @@ class Settings(Struct, frozen=True, kw_only=True):
     lockfile_cache_max: int = 500
     event_attempts: int = 10
     drain_s: float = 10.0
+    die_with_parent: bool = False
+    """Stop when the process that started this one has died: for `kici up`."""
     log_retention_hours: int = 24
     """How long chunk partitions are kept after compaction."""
 
     def __repr__(self) -> str:
         return f"Settings(mode={self.mode!r}, data_dir={str(self.data_dir)!r})"
+
+
+def load(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The settings, and what the operator should be told about the variables.
+
+    Raises `SettingsError`, which names all variables that are wrong.
+    """
+    fields = typing.get_type_hints(Settings)
+    given = {_variable(name): environ[_variable(name)] for name in fields if _variable(name) in environ}
+    for alias, variable in settings_names.ALIASES.items():
+        if alias in environ:
+            given.setdefault(variable, environ[alias])
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name, kind in fields.items():
+        text = given.get(_variable(name))
+        if text is None or (not text.strip() and kind is not str):
+            continue
+        try:
+            values[name] = _READERS[kind](text.strip())
+        except ValueError as error:
+            wrong.append(f"{_variable(name)}: {error}")
+    if not wrong:
+        settings = Settings(**values)
+        wrong = list(_contradictions(settings))
+        if not wrong:
+            return settings, _strangers(environ, fields)
+    raise SettingsError("; ".join(wrong))
+
+
+def _contradictions(settings: Settings) -> typing.Iterator[str]:
+    if settings.mode != "independent":
+        yield (
+            f"KICI_MODE: {settings.mode!r} needs the hosted relay, which kici does not have: the only mode is"
+            " `independent`"
+        )
+    if settings.storage_type not in {"filesystem", "s3"}:
+        yield f"KICI_STORAGE_TYPE: {settings.storage_type!r} is neither `filesystem` nor `s3`"
+    if settings.storage_type == "s3" and not settings.storage_bucket:
+        yield "KICI_STORAGE_BUCKET is required when KICI_STORAGE_TYPE is s3"
+    if settings.storage_fs_path is not None and not settings.storage_fs_path.is_absolute():
+        yield "KICI_STORAGE_FS_PATH must be an absolute path"
+    if not settings.base_path.startswith("/"):
+        yield "KICI_BASE_PATH must begin with /"
+    for name in ("database_url", "database_listen_url"):
+        url: str = getattr(settings, name)
+        if url and urlsplit(url).scheme not in {"postgres", "postgresql"}:
+            yield f"{_variable(name)} must be a URL that begins with postgresql://"  # its text may hold a password
+    if settings.log_level not in LOG_LEVELS:
+        yield f"KICI_LOG_LEVEL: {settings.log_level!r} is none of {', '.join(LOG_LEVELS)}"
+    if settings.log_format not in LOG_FORMATS:
+        yield f"KICI_LOG_FORMAT: {settings.log_format!r} is none of {', '.join(LOG_FORMATS)}"
+    if settings.port > 65_535:
+        yield "KICI_PORT: a port is a number up to 65535"
+    for name in POSITIVE:
+        if getattr(settings, name) <= 0:
+            yield f"{_variable(name)} must be more than 0"
+    if settings.heartbeat_s > 0 and settings.silent_s < 2 * settings.heartbeat_s:
+        yield "KICI_SILENT_S must be at least twice KICI_HEARTBEAT_S, or every late heartbeat looks like a lost agent"
+
+
+def _strangers(environ: Mapping[str, str], fields: Mapping[str, Any]) -> list[str]:
+    """A sentence about each variable of our prefix that is not read."""
+    ours = {_variable(name) for name in fields} | set(settings_names.ALIASES)
+    told = []
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable in ours or settings_names.of_another_program(variable):
+            continue
+        if settings_names.of_a_later_version(variable):
+            told.append(f"{variable} has no effect: this version does not have what it sets")
+            continue
+        nearest = difflib.get_close_matches(variable, ours, n=1, cutoff=0.75)
+        told.append(f"{variable} is unknown" + (f": is {nearest[0]} meant?" if nearest else ", and has no effect"))
+    return told
+
+
+def _variable(field: str) -> str:
+    return PREFIX + field.upper()
+
+
+def _whole_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+    if number < 0:
+        raise ValueError(f"{text!r} is negative")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{text!r} is not a number of seconds")
+    return number
+
+
+def _yes_or_no(text: str) -> bool:
+    lower = text.lower()
+    if lower in {"true", "1"}:
+        return True
+    if lower in {"false", "0"}:
+        return False
+    raise ValueError(f"{text!r} is neither `true` nor `false`")
+
+
+_READERS: Final[dict[Any, Callable[[str], Any]]] = {
+    str: str,
+    int: _whole_number,
+    int | None: _whole_number,
+    float: _number,
+    bool: _yes_or_no,
+    Path: Path,
+    Path | None: Path,
+}

@@ -113,7 +113,50 @@ class LogLines(Body, frozen=True):
     step_index: int
     step_name: str
     first_line: int
+    """From 0. A line that was sent already, in an earlier stream, has the same number again."""
     lines: list[str]
+    attempt: int = 1
+    """Of the job: another attempt begins at line 0 again."""
+
+
+class StepChanged(Body, frozen=True):
+    """Server-sent event `step` of `/runs/{id}/stream`. Events `run` and `job` carry `Run` and `Job` (without steps)."""
+
+    job_id: str
+    job_name: str
+    step: Step
+
+
+class StreamEnd(Body, frozen=True):
+    """Server-sent event `end`: the run has ended and nothing follows."""
+
+    run_id: str
+    status: str
+    logs_complete: bool
+    """False: an agent has not delivered all lines in time."""
+
+
+class RunCount(Body, frozen=True):
+    """Answer of `GET /runs?count=1`."""
+
+    total: int
+    since: datetime | None = None
+    status: list[str] = []
+    workflow_name: str | None = None
+    repo: str | None = None
+
+
+class Artifact(Body, frozen=True):
+    name: str
+    job_id: str
+    job_name: str
+    size_bytes: int
+    sha256: str
+    created_at: datetime
+
+
+class ArtifactList(Body, frozen=True):
+    artifacts: list[Artifact]
 
 
 class RunStart(Body, frozen=True):
@@ -229,6 +272,23 @@ class AgentTokenAnswer(Body, frozen=True):
 
     def __repr__(self) -> str:
         return f"AgentTokenAnswer(id={self.id!r})"
+
+
+class AgentToken(Body, frozen=True):
+    id: str
+    token_prefix: str
+    """The first characters, to tell tokens apart."""
+    labels: list[str] | None
+    agent_type: str
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class AgentTokenList(Body, frozen=True):
+    """Those that are not revoked, newest first."""
+
+    tokens: list[AgentToken]
 
 
 class Agent(Body, frozen=True):

@@ -184,7 +184,7 @@ create table execution_runs (
   init_failure jsonb,
   workflow_timeout_ms integer
 );
-create unique index execution_runs_event_workflow on execution_runs (event_id, workflow_name)
+create unique index execution_runs_event_workflow on execution_runs (event_id, repo_identifier, workflow_name)
   where parent_run_id is null and event_id is not null;
 create index idx_execution_runs_created on execution_runs (created_at desc);
 create index idx_execution_runs_repo on execution_runs (repo_identifier, created_at desc);
@@ -354,7 +354,7 @@ create table log_chunks (
   lines integer not null,
   bytes bytea not null,
   created_at timestamptz not null default now(),
-  primary key (log_hour, job_id, attempt, step_index, sequence)
+  primary key (job_id, attempt, step_index, sequence, log_hour)
 ) partition by range (log_hour);
 
 create table artifacts (

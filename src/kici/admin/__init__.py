@@ -1,0 +1,1 @@
+"""`kici-admin`: what operators do to an orchestrator, over HTTP."""

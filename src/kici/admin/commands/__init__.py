@@ -1,0 +1,1 @@
+"""One module per command group, imported when the group is used."""

@@ -1,0 +1,1 @@
+"""HTTP routes, one module per resource. Each has `routes(…)`, which takes what the handlers need."""

@@ -1,0 +1,107 @@
+"""Artifacts: agents send and fetch them with the job's token; people list and fetch them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from asyncpg import Pool, Record
+from litestar import Request, get, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery
+from litestar.response import Stream
+
+from kici.orchestrator.api import parameters
+from kici.orchestrator.api.runs import existing
+from kici.orchestrator.caches.artifacts import Artifacts, AttemptOver
+from kici.orchestrator.errors import Forbidden
+from kici.orchestrator.identity.access import Access, JobPrincipal, bearer
+from kici.orchestrator.store.artifacts import Artifact
+from kici.orchestrator.store.database import transaction
+from kici.wire import api
+
+AGENT_PATH = "/api/v1/agent/jobs/{job_id:str}/artifacts/{name:str}"
+
+
+def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTTPRouteHandler]:
+    async def job_of(request: Request[Any, Any, Any], job_id: str, attempt: int) -> JobPrincipal:
+        job = await access.job(bearer(request))
+        if job.job_id != parameters.uuid_of(job_id, "job"):
+            raise Forbidden("this token belongs to another job")
+        if job.attempt != attempt:
+            raise AttemptOver(f"attempt {attempt} is over: the job is at attempt {job.attempt}")
+        return job
+
+    @put(AGENT_PATH, status_code=201, request_max_body_size=None)
+    async def upload(
+        job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
+    ) -> api.Artifact:
+        """Body: the artifact's bytes. 409: the name is taken in this run, or the attempt is over."""
+        job = await job_of(request, job_id, attempt)
+        length = request.headers.get("content-length", "")
+        stored = await artifacts.upload(
+            job.run_id,
+            job.job_id,
+            attempt,
+            name,
+            request.stream(),
+            length=int(length) if length.isascii() and length.isdigit() else None,
+        )
+        return _body(stored)
+
+    @get(AGENT_PATH)
+    async def download(
+        job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
+    ) -> Stream:
+        """An artifact of the same run."""
+        job = await job_of(request, job_id, attempt)
+        return await _stream(artifacts, await artifacts.find(job.run_id, name))
+
+    @get("/api/v1/admin/runs/{run_id:str}/artifacts", guards=[access.guard("run.read")])
+    async def list_artifacts(run_id: FromPath[str]) -> api.ArtifactList:
+        wanted = parameters.uuid_of(run_id, "run")
+        async with transaction(pool) as db:
+            await existing(db, wanted)
+        return api.ArtifactList([_body(artifact) for artifact in await artifacts.of_run(wanted)])
+
+    @get("/api/v1/admin/runs/{run_id:str}/artifacts/{name:str}", guards=[access.guard("run.read")])
+    async def download_by_name(run_id: FromPath[str], name: FromPath[str]) -> Stream:
+        wanted = parameters.uuid_of(run_id, "run")
+        async with transaction(pool) as db:
+            await existing(db, wanted)
+        return await _stream(artifacts, await artifacts.find(wanted, name))
+
+    return [upload, download, list_artifacts, download_by_name]
+
+
+async def _stream(artifacts: Artifacts, artifact: Artifact) -> Stream:
+    """Starts the read before the answer's head is sent: an object that cannot be read is an error, not a short body."""
+    pieces = artifacts.read(artifact)
+    first = await anext(pieces, b"")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return Stream(
+        body(),
+        media_type="application/octet-stream",
+        headers={
+            "content-length": str(artifact.size_bytes),
+            "etag": f'"{artifact.sha256}"',
+            "content-disposition": "attachment",
+            "x-content-type-options": "nosniff",
+        },
+    )
+
+
+def _body(artifact: Artifact) -> api.Artifact:
+    return api.Artifact(
+        name=artifact.name,
+        job_id=artifact.job_id,
+        job_name=artifact.job_name,
+        size_bytes=artifact.size_bytes,
+        sha256=artifact.sha256,
+        created_at=artifact.created_at,
+    )

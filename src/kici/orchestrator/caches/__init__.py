@@ -1,0 +1,1 @@
+"""What jobs keep: artifacts now, caches later."""

@@ -1,0 +1,1 @@
+"""Several coordinators on one database: who lives, and who leads."""

@@ -1,0 +1,1 @@
+"""What an operator's tools ask: is it alive, is it ready, how is it doing."""

@@ -1,0 +1,189 @@
+"""The HTTP side of intake: `POST /webhook/…`.
+
+A raw ASGI application: it decides before it reads, streams what it reads, and answers while a sender that is refused
+may still be sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from litestar import asgi
+from litestar.enums import ScopeType
+from litestar.handlers import ASGIRouteHandler
+from litestar.types import HTTPScope, Receive, Scope, Send
+
+from kici.errors import KiciError
+from kici.forges.contract import BadSignature, Headers
+from kici.orchestrator.errors import Unavailable
+from kici.orchestrator.intake import body as bodies
+from kici.orchestrator.intake.accept import Accepted, Duplicate, Filtered, Intake, Outcome
+from kici.orchestrator.intake.body import Body, Limits, SenderLeft
+from kici.orchestrator.intake.errors import Busy, CompressedBody, Misconfigured, RateLimited, UnknownSource, WrongMethod
+from kici.orchestrator.intake.inflight import InflightBytes
+from kici.orchestrator.intake.sources import KnownSource, Sources
+from kici.orchestrator.store.events import ORG
+from kici.wire.api import Problem
+
+log = structlog.get_logger(__name__)
+
+_MOUNT: Final = "/webhook"
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 64 * 1024 * 1024
+_json = msgspec.json.Encoder()
+
+
+class Endpoint:
+    def __init__(
+        self,
+        sources: Sources,
+        intake: Intake,
+        inflight: InflightBytes,
+        *,
+        spool_above: int,
+        spool_directory: Path | None = None,
+    ) -> None:
+        self._sources = sources
+        self._intake = intake
+        self._inflight = inflight
+        self._spool_above = spool_above
+        self._spool_directory = spool_directory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.WEBSOCKET:
+            await send({"type": "websocket.close", "code": 1008, "reason": "webhooks are delivered by POST"})
+            return
+        try:
+            status, answer = _answer(await self._take(scope, receive))
+        except SenderLeft:
+            return
+        except KiciError as error:
+            await _refuse(error, receive, send)
+        else:
+            await _respond(send, status, answer)
+
+    async def _take(self, scope: HTTPScope, receive: Receive) -> Outcome:
+        if scope["method"] != "POST":
+            raise WrongMethod("webhooks are delivered by POST")
+        candidates = self._candidates(scope["path"])
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        limits = Limits(max(known.body_limit for known in candidates), self._spool_above, self._spool_directory)
+        _check_announced(headers, limits)
+        with self._inflight.reserve() as reserved, await bodies.read(receive, limits, reserved) as body:
+            source = await self._verified(candidates, headers, body)
+            return await self._intake.store(source, headers, body)
+
+    def _candidates(self, path: str) -> list[KnownSource]:
+        """The sources that a path may mean; several only where it names a forge and no source.
+
+        `/{source}`, `/{org}/github`, `/{org}/github/{source}`, `/{org}/generic/{source}`
+        """
+        if not self._sources.loaded:
+            raise Unavailable("this orchestrator is starting: send it again in a moment")
+        found: list[KnownSource | None] = []
+        match path.rpartition(_MOUNT + "/")[2].strip("/").split("/"):
+            case [name] if name:
+                found = [self._sources.by_name(name)]
+            case [org, "github"] if org == ORG:
+                found = list(self._sources.of_provider("github"))
+            case [org, "github", name] if org == ORG:
+                found = [known for known in self._sources.of_provider("github") if known.stored.name == name]
+            case [org, "generic", name] if org == ORG:
+                known = self._sources.by_name(name)
+                found = [known] if known is not None and known.stored.provider != "github" else []
+        candidates = [known for known in found if known is not None]
+        if not candidates:
+            raise UnknownSource("there is no such source: `kici-admin source list` shows those that there are")
+        return candidates
+
+    async def _verified(self, candidates: list[KnownSource], headers: Headers, body: Body) -> KnownSource:
+        """The one whose secret the sender knows."""
+        *others, last = candidates
+        for known in others:
+            with contextlib.suppress(BadSignature, Misconfigured):
+                await self._intake.verify(known, headers, body)
+                return known
+        await self._intake.verify(last, headers, body)
+        return last
+
+
+def routes(endpoint: Endpoint) -> list[ASGIRouteHandler]:
+    @asgi(_MOUNT, is_mount=True, copy_scope=False)
+    async def webhook(scope: Scope, receive: Receive, send: Send) -> None:
+        await endpoint(scope, receive, send)
+
+    return [webhook]
+
+
+def _check_announced(headers: Headers, limits: Limits) -> None:
+    """What can be refused before a byte of the body is read."""
+    if headers.get("content-encoding", "identity") != "identity":
+        raise CompressedBody("send the body uncompressed: the signature is checked on the bytes as they come")
+    announced = headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > limits.max_bytes:
+        raise bodies.too_large(limits.max_bytes)
+
+
+def _answer(outcome: Outcome) -> tuple[int, bytes]:
+    match outcome:
+        case Accepted(delivery_id):
+            return 202, _json.encode({"accepted": True, "deliveryId": delivery_id})
+        case Duplicate(delivery_id):
+            return 200, _json.encode({"accepted": True, "duplicate": True, "deliveryId": delivery_id})
+        case Filtered(reason):
+            return 200, _json.encode({"accepted": True, "status": "filtered", "reason": reason})
+
+
+async def _refuse(error: KiciError, receive: Receive, send: Send) -> None:
+    log.info("refused a webhook", status=error.status, code=error.code, reason=str(error))
+    headers = []
+    if isinstance(error, RateLimited):
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    elif error.status == 503:
+        headers.append((b"retry-after", b"1" if isinstance(error, Busy) else b"5"))
+    elif error.status == 405:
+        headers.append((b"allow", b"POST"))
+    answer = _json.encode(Problem(error=str(error), error_code=error.code))
+    await _respond(send, error.status, answer, headers, linger=receive)
+
+
+async def _respond(
+    send: Send,
+    status: int,
+    answer: bytes,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    *,
+    linger: Receive | None = None,
+) -> None:
+    """`linger`: read on for a while after the answer. A socket that is closed while its sender still sends is reset,
+    and the reset may overtake the answer.
+    """
+    everything = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(answer)).encode()),
+        *headers,
+    ]
+    if linger is not None:
+        everything.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": everything})
+    await send({"type": "http.response.body", "body": answer, "more_body": linger is not None})
+    if linger is not None:
+        await _discard(linger)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _discard(receive: Receive) -> None:
+    left = _LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+                left -= len(message.get("body", b""))

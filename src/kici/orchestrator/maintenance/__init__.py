@@ -1,0 +1,1 @@
+"""Leader-only services, one small module each, and the rhythm that every service of the orchestrator keeps."""

@@ -1,0 +1,1 @@
+"""Object storage: logs, artifacts, later caches and archives. `contract.py` says what a store promises."""

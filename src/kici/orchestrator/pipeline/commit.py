@@ -1,0 +1,79 @@
+"""Writes what processing an event gave: registrations, runs and the end of the event, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from asyncpg import Pool, Record
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kici.orchestrator.pipeline.results import Planned, Result
+from kici.orchestrator.store import event_claims, registrations, runs
+from kici.orchestrator.store.database import Db
+from kici.orchestrator.store.event_claims import Claim, Ended
+
+TWIN_WINDOW = timedelta(minutes=10)
+
+
+class SettlesRuns(Protocol):
+    """The part of lifecycle that is needed here."""
+
+    async def __call__(self, db: Db, run_id: str) -> object:
+        """Draw the consequences of jobs that failed at birth, in the transaction that makes their run."""
+
+
+class Written(Struct, frozen=True):
+    ended: Ended
+    run_ids: Sequence[str]
+    """Of the runs that are new."""
+
+
+class Writer:
+    def __init__(self, pool: Pool[Record], settle: SettlesRuns) -> None:
+        self._pool = pool
+        self._settle = settle
+
+    async def write(self, claim: Claim, result: Result) -> Written:
+        """Raises `ClaimLost`, and nothing is written, if the event has passed to somebody else.
+
+        Runs that the event has already (it is processed a second time) are left as they are.
+        """
+        async with self._pool.acquire() as db, db.transaction():
+            await event_claims.guard(db, claim)
+            warnings = list(result.ended.warnings)
+            if result.registering is not None:
+                new = result.registering
+                if not await registrations.replace(db, new.repository, new.commit_sha, new.workflows, new.pushed_at):
+                    warnings.append("a later push has set the registrations of the default branch already")
+            made, twins = await self._make(db, result.runs)
+            ended = _ended(replace(result.ended, warnings=[*warnings, *twins]), made, twins)
+            await event_claims.end(db, claim, ended)
+        return Written(ended, made)
+
+    async def _make(self, db: Db, planned: Sequence[Planned]) -> tuple[list[str], list[str]]:
+        """Ids of the new runs, and a sentence for each that exists already through another source."""
+        made, twins = [], []
+        for repo, sha in sorted({(one.run.repo, one.run.sha) for one in planned if one.may_have_twin}):
+            await runs.lock_commit(db, repo, sha)
+        for one in planned:
+            run = one.run
+            twin = await runs.find_twin(db, run, TWIN_WINDOW) if one.may_have_twin else None
+            if twin is not None:
+                twins.append(
+                    f"{run.workflow_name}: run {twin.run_id} has built {run.sha[:12]} already, the source"
+                    f" {twin.routing_key} told of it too: remove one of the two hooks"
+                )
+            elif await runs.create(db, run, one.jobs):
+                made.append(run.run_id)
+                if not run.failure and (not one.jobs or any(job.problem for job in one.jobs)):
+                    await self._settle(db, run.run_id)
+        return made, twins
+
+
+def _ended(ended: Ended, made: Sequence[str], twins: Sequence[str]) -> Ended:
+    if twins and len(twins) == ended.matched:
+        return replace(ended, status="duplicate", message=twins[0])
+    return replace(ended, run_id=made[0] if made else None)

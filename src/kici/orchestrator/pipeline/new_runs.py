@@ -1,0 +1,121 @@
+"""From a workflow that an event starts to the rows of its run."""
+
+from __future__ import annotations
+
+import uuid
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kici.engine import plan
+from kici.engine.events import Event, EventType
+from kici.engine.lockfile import LockWorkflow
+from kici.engine.plan import PlannedJob
+from kici.engine.triggers import Decision
+from kici.orchestrator.pipeline.subjects import Subject
+from kici.orchestrator.store.event_claims import Claim
+from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun
+
+UNRESOLVED = "(unresolved workflow)"
+"""Stands for the workflows of a lock file that cannot be read."""
+
+
+class LockPlace(Struct, frozen=True):
+    """Where the definition comes from."""
+
+    sha: str
+    sha256: str
+    from_base: bool = False
+    """The base branch of a pull request, not its head."""
+
+
+def build(
+    claim: Claim,
+    subject: Subject,
+    workflow: LockWorkflow,
+    decision: Decision,
+    lock: LockPlace,
+    *,
+    queue_timeout_s: float | None,
+) -> tuple[NewRun, list[NewJob]]:
+    planned = plan.plan(workflow, subject.event)
+    run = replace(
+        _run(claim, subject, workflow.name, lock),
+        decision=decision,
+        timeout_ms=workflow.timeout_ms,
+        queue_timeout_s=queue_timeout_s,
+        failure=planned.problem,
+        failure_category="matrix_expansion" if planned.problem else "",
+    )
+    ids = {job.name: str(uuid.uuid4()) for job in planned.jobs}
+    return run, [_job(workflow, job, ids) for job in planned.jobs]
+
+
+def build_unresolved(claim: Claim, subject: Subject, sha: str, message: str, *, from_base: bool) -> NewRun:
+    """The failed run that makes a corrupt lock file visible where people look."""
+    run = _run(claim, subject, UNRESOLVED, LockPlace(sha, "", from_base))
+    return replace(run, failure=message, failure_category="lock_resolution")
+
+
+def trigger_event(event: Event) -> str:
+    return f"{event.type}:{event.action}" if event.action else str(event.type)
+
+
+def _run(claim: Claim, subject: Subject, workflow_name: str, lock: LockPlace) -> NewRun:
+    event = subject.event
+    is_pull_request = event.type is EventType.PULL_REQUEST
+    return NewRun(
+        run_id=str(uuid.uuid4()),
+        event_id=claim.event_id,
+        workflow_name=workflow_name,
+        provider=subject.provider,
+        routing_key=subject.routing_key,
+        repo=event.repo,
+        ref=event.ref,
+        sha=event.sha,
+        workflow_sha=lock.sha,
+        lock_sha256=lock.sha256,
+        clone_url=subject.clone_url,
+        event=event,
+        delivery_id=claim.delivery_id,
+        trigger_event=trigger_event(event),
+        triggered_by=subject.triggered_by,
+        trust_tier=str(event.trust) if is_pull_request else None,
+        lock_file_source=("base" if lock.from_base else "head") if is_pull_request else None,
+    )
+
+
+def _job(workflow: LockWorkflow, planned: PlannedJob, ids: dict[str, str]) -> NewJob:
+    problem, category = _problem(workflow, planned)
+    return NewJob(
+        job_id=ids[planned.name],
+        name=planned.name,
+        base_name=planned.job.name,
+        position=planned.position,
+        definition=replace(planned.job, env=planned.env),
+        matrix=planned.matrix,
+        needs=tuple(NewNeed(ids[need.upstream], need.upstream, tuple(sorted(need.run_on))) for need in planned.needs),
+        requirement=planned.requirement,
+        problem=problem,
+        problem_category=category,
+    )
+
+
+def _problem(workflow: LockWorkflow, planned: PlannedJob) -> tuple[str, str]:
+    """Why the job cannot be run, and the category of that. What is not there yet is said, never left out in silence."""
+    if planned.problem:
+        return planned.problem, "matrix_expansion"
+    if planned.job.environment is not None:
+        return (
+            f"job {planned.name!r} wants the environment {planned.environment!r}: environments and their secrets are"
+            " not there yet in remote runs; use `kici run local`",
+            "environment_rules",
+        )
+    if planned.job.concurrency is not None or workflow.concurrency is not None:
+        whose = f"job {planned.name!r}" if planned.job.concurrency is not None else f"workflow {workflow.name!r}"
+        return (
+            f"{whose} has a concurrency group: concurrency groups are not there yet in remote runs; use"
+            " `kici run local`",
+            "environment_rules",
+        )
+    return "", ""

@@ -1,0 +1,32 @@
+"""What the pipeline is made of, and the protocols by which it knows other parts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from asyncpg import Pool, Record
+from msgspec import Struct
+
+from kici.forges.git.refs import Resolved
+from kici.forges.git.remote import Remote
+from kici.orchestrator.pipeline.lock_files import LockFiles
+from kici.orchestrator.pipeline.subjects import Sources
+
+
+class ReadsRepositories(Protocol):
+    """The part of git that the pipeline needs beside the lock files. Both raise a `GitError` for an outage."""
+
+    async def changed(
+        self, remote: Remote, base: str, head: str, *, since_merge_base: bool
+    ) -> tuple[str, ...] | None: ...
+
+    async def resolve(self, remote: Remote, ref: str) -> Resolved | None: ...
+
+
+class Parts(Struct, frozen=True):
+    pool: Pool[Record]
+    sources: Sources
+    repositories: ReadsRepositories
+    lock_files: LockFiles
+    queue_timeout_s: float | None
+    """How long a job may wait in the queue; None = for ever."""

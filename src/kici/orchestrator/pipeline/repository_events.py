@@ -1,0 +1,147 @@
+"""Pushes, tags, pull requests and dispatches: events that have a repository and a commit."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kici.engine import triggers
+from kici.engine.events import Event, EventType
+from kici.engine.lockfile import LockWorkflow
+from kici.forges.git.remote import LOCAL_PREFIX, Remote
+from kici.orchestrator.pipeline import matching, new_runs, results
+from kici.orchestrator.pipeline.lock_files import Corrupt, Found, LockAnswer, Missing
+from kici.orchestrator.pipeline.new_runs import LockPlace
+from kici.orchestrator.pipeline.parts import Parts
+from kici.orchestrator.pipeline.results import Planned, Registering, Result
+from kici.orchestrator.pipeline.subjects import Subject, remote_of
+from kici.orchestrator.store.event_claims import Claim
+from kici.orchestrator.store.registrations import Repository, RepositoryContext
+
+
+class _Locked(Struct, frozen=True):
+    """An answer about the lock file, and where it was looked for."""
+
+    answer: LockAnswer
+    sha: str
+    from_base: bool
+
+
+async def handle(parts: Parts, claim: Claim, subject: Subject) -> Result:
+    event = subject.event
+    if event.deleted:
+        return _ends(event, "ignored", f"{event.tag or event.branch} was deleted: there is no commit to run")
+    remote = await remote_of(parts.sources, subject.clone_url, subject.routing_key)
+    marker = triggers.skip_requested(event.message) if event.type is not EventType.PULL_REQUEST else None
+    if marker and not _updates_default_branch(event):
+        return _skips(event, marker)
+    located = await _with_commit(parts, remote, subject)
+    if located is None:
+        return _ends(event, "failed", f"the repository has no branch or tag {event.branch or event.tag!r} to run")
+    locked = await _lock_file(parts, remote, located.event)
+    if locked is None:
+        return _ends(event, "failed", f"the repository has no base branch {event.base_branch!r}")
+    result = await _runs(parts, claim, remote, located, locked) if not marker else _skips(event, marker)
+    return replace(result, registering=_registering(claim, located, locked.answer))
+
+
+async def _runs(parts: Parts, claim: Claim, remote: Remote, subject: Subject, locked: _Locked) -> Result:
+    event = subject.event
+    match locked.answer:
+        case Missing(message):
+            return _ends(event, "lockfile_missing", message)
+        case Corrupt(message):
+            run = new_runs.build_unresolved(claim, subject, locked.sha, message, from_base=locked.from_base)
+            return results.with_runs(_ends(event, "lockfile_corrupt", message), [Planned(run, may_have_twin=True)])
+        case Found(lock, sha256):
+            place = LockPlace(locked.sha, sha256, locked.from_base)
+            if matching.wants_changed_files(lock.workflows, event) and not _knows_changed_files(subject):
+                event = replace(event, changed_files=await _changed_files(parts, remote, event))
+                subject = replace(subject, event=event)
+            return plan_matching(parts, claim, subject, lock.workflows, place, may_have_twin=True)
+
+
+def plan_matching(
+    parts: Parts,
+    claim: Claim,
+    subject: Subject,
+    workflows: tuple[LockWorkflow, ...],
+    place: LockPlace,
+    *,
+    may_have_twin: bool = False,
+) -> Result:
+    """Match, and plan a run for each workflow that wants the event."""
+    found = matching.match_all(workflows, subject.event)
+    runs = []
+    for one in found.matched:
+        run, jobs = new_runs.build(
+            claim, subject, one.workflow, one.decision, place, queue_timeout_s=parts.queue_timeout_s
+        )
+        runs.append(Planned(run, jobs, may_have_twin))
+    result = _ends(subject.event, "processed")
+    return results.with_runs(replace(result, ended=replace(result.ended, warnings=found.remarks)), runs)
+
+
+async def _with_commit(parts: Parts, remote: Remote, subject: Subject) -> Subject | None:
+    """An event that names no commit, as a dispatch does, is about the head of its branch now."""
+    event = subject.event
+    if event.sha:
+        return subject
+    resolved = await parts.repositories.resolve(remote, event.ref)
+    if resolved is None:
+        return None
+    branch = event.branch or ("" if event.tag else resolved.branch)
+    return replace(subject, event=replace(event, sha=resolved.sha, branch=branch))
+
+
+async def _lock_file(parts: Parts, remote: Remote, event: Event) -> _Locked | None:
+    """Of a pull request the base branch's: what somebody proposes does not decide what runs. None: there is none."""
+    if event.type is not EventType.PULL_REQUEST:
+        return _Locked(await parts.lock_files.at(remote, event.sha), event.sha, from_base=False)
+    base = event.before
+    if not base:
+        resolved = await parts.repositories.resolve(remote, f"refs/heads/{event.base_branch}")
+        if resolved is None:
+            return None
+        base = resolved.sha
+    return _Locked(await parts.lock_files.at(remote, base), base, from_base=True)
+
+
+def _knows_changed_files(subject: Subject) -> bool:
+    """The hook of a repository of our own asks git. What a forge writes into a delivery may be cut, and is wrong after
+    a force push."""
+    return subject.event.changed_files is not None and subject.clone_url.startswith(LOCAL_PREFIX)
+
+
+async def _changed_files(parts: Parts, remote: Remote, event: Event) -> tuple[str, ...] | None:
+    """A push compares with what was there before, a new branch with the commit where it left the default branch, a
+    pull request with the one where it left its base."""
+    if event.type is EventType.PULL_REQUEST:
+        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=True)
+    if event.before or event.branch == event.default_branch:
+        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=False)
+    default = await parts.repositories.resolve(remote, f"refs/heads/{event.default_branch}")
+    return await parts.repositories.changed(remote, default.sha if default else "", event.sha, since_merge_base=True)
+
+
+def _updates_default_branch(event: Event) -> bool:
+    return event.type is EventType.PUSH and event.branch == event.default_branch
+
+
+def _registering(claim: Claim, subject: Subject, answer: LockAnswer) -> Registering | None:
+    """What the default branch now has; also when it has nothing any more. A corrupt lock file changes nothing."""
+    event = subject.event
+    if not _updates_default_branch(event) or isinstance(answer, Corrupt):
+        return None
+    lock_sha256, workflows = (answer.sha256, answer.lock.workflows) if isinstance(answer, Found) else ("", ())
+    context = RepositoryContext(subject.provider, subject.clone_url, event.default_branch, lock_sha256)
+    repository = Repository(subject.routing_key, event.repo, context)
+    return Registering(repository, event.sha, workflows, claim.received_at)
+
+
+def _skips(event: Event, marker: str) -> Result:
+    return _ends(event, "ignored", f"the head commit's message asks for no run: {marker}")
+
+
+def _ends(event: Event, status: str, message: str = "") -> Result:
+    return results.ends(status, message, repo=event.repo, ref=event.ref)

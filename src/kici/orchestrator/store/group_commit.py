@@ -1,0 +1,157 @@
+"""Many writers, few commits: what arrives while one transaction commits goes together into the next.
+
+One item alone is applied at once, so latency at low load is that of one commit, and throughput rises with load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import structlog
+
+from kici.orchestrator.errors import Unavailable
+from kici.orchestrator.store.database import is_away, is_transient
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+STOPPING = "this coordinator is stopping: try again"
+AWAY = "the database cannot be reached: nothing was accepted, try again"
+TRIES = 4
+"""Of a transaction that meets a deadlock or a serialization failure."""
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Submitters wait for `submit`; `run` is the service that applies.
+
+    Laws: every submitted item is answered once. It is answered with its result only after the `apply` that held it has
+    returned, so after its commit. Items are applied in the order of arrival. An item that makes a batch fail is found
+    by halving, and its submitter alone gets the exception; so `apply` is one transaction that leaves nothing behind
+    when it raises. Where the database is away everybody who waits gets `Unavailable` at once: the item may or may not
+    be stored then, and what sends it again must be idempotent.
+    """
+
+    def __init__(
+        self,
+        apply: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        max_items: int,
+        max_bytes: int | None = None,
+        size_of: Callable[[Item], int] | None = None,
+        max_waiting: int | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        """A batch has up to `max_items`, and up to `max_bytes` by `size_of` (a larger item goes alone).
+
+        `max_waiting` items wait in the queue, ten batches by default; whoever comes then waits for room.
+        `timeout_s` bounds one `apply`; a database that is silent for longer is taken for away.
+        """
+        if max_items < 1 or (max_bytes is not None and size_of is None):
+            raise ValueError("max_items must be positive, and max_bytes needs size_of")
+        self._apply = apply
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._size_of = size_of or (lambda item: 0)
+        self._timeout = timeout_s
+        self._room = asyncio.Semaphore(max_waiting or 10 * max_items)
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._arrived = asyncio.Event()
+        self._stopped = False
+
+    async def submit(self, item: Item) -> Result:
+        """Have the item applied and answer its result. Cancelled before its batch began, it is not applied."""
+        async with self._room:
+            if self._stopped:
+                raise Unavailable(STOPPING)
+            answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            self._waiting.append((item, answer))
+            self._arrived.set()
+            return await answer
+
+    async def run(self) -> None:
+        """Batch after batch until cancelled; then those who still wait get `Unavailable`."""
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        try:
+            while True:
+                await self._arrived.wait()
+                batch = self._take()
+                if not batch:
+                    self._arrived.clear()
+                    continue
+                try:
+                    await self._settle(batch)
+                except _Away as away:
+                    waited = len(batch) + len(self._waiting)
+                    log.warning("the database is away: refused what waited", items=waited, error=repr(away.__cause__))
+                    self._refuse(batch, AWAY)
+        finally:
+            self._stopped = True
+            self._refuse(batch, STOPPING)
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        size = 0
+        while self._waiting and len(batch) < self._max_items:
+            item, answer = self._waiting[0]
+            if not answer.done():  # cancelled
+                size += self._size_of(item)
+                if batch and self._max_bytes is not None and size > self._max_bytes:
+                    break
+                batch.append((item, answer))
+            self._waiting.popleft()
+        return batch
+
+    async def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+        """Answer everybody in the batch, or raise `_Away`."""
+        try:
+            results = await self._applied([item for item, _ in batch])
+        except _Away:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is for the submitter whose item it was
+            if len(batch) == 1:
+                _, answer = batch[0]
+                if not answer.done():
+                    answer.set_exception(error)
+                return
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+            return
+        for (_, answer), result in zip(batch, results, strict=True):
+            if not answer.done():
+                answer.set_result(result)
+
+    async def _applied(self, items: list[Item]) -> Sequence[Result]:
+        tries = TRIES
+        while True:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    results = await self._apply(items)
+            except Exception as error:
+                if isinstance(error, Unavailable) or is_away(error):
+                    raise _Away from error
+                tries -= 1
+                if not tries or not is_transient(error):
+                    raise
+                await asyncio.sleep(random.uniform(0.001, 0.05))  # noqa: S311 - so that two rivals part
+            else:
+                if len(results) != len(items):
+                    raise RuntimeError(f"{len(items)} items were applied, but {len(results)} results came back")
+                return results
+
+    def _refuse(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]], why: str) -> None:
+        """Tell everybody who has no answer yet, in the batch and behind it."""
+        for _, answer in (*batch, *self._waiting):
+            if not answer.done():
+                answer.set_exception(Unavailable(why))
+        self._waiting.clear()
+
+
+class _Away(Exception):
+    """The database, not an item, is the reason: its cause says how that showed."""

@@ -1,0 +1,1 @@
+"""Alembic revisions whose SQL stands in files beside them."""

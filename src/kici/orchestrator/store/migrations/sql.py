@@ -1,0 +1,28 @@
+"""Runs the SQL files of the revisions: the one way SQL gets into a migration."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+VERSIONS = Path(__file__).parent / "versions"
+
+
+def run_file(name: str) -> None:
+    """Run all statements of `versions/<name>` in the step's transaction.
+
+    SQLAlchemy would take `:word` (also inside a JSON literal) for a bind parameter; escaped, the text reaches the
+    server as it stands in the file. It doubles `%` for the driver by itself.
+    """
+    from alembic import op
+    from sqlalchemy import text
+
+    op.execute(text((VERSIONS / name).read_text().replace("\\:", "\\\\:").replace(":", "\\:")))
+
+
+def content_hash(revision: str) -> str:
+    """Of both files of a revision, so that an edit after its release is seen."""
+    digest = sha256()
+    for path in sorted(VERSIONS.glob(f"{revision}_*.sql")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

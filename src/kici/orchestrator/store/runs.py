@@ -1,0 +1,259 @@
+"""Makes runs: the run, its jobs, their needs, steps and queue rows, all in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+
+from kici.engine.events import Event
+from kici.engine.labels import Requirement
+from kici.engine.lifecycle import JobStatus, RunStatus, StepStatus
+from kici.engine.lockfile import LockJob
+from kici.engine.triggers import Decision
+from kici.orchestrator.store import queue, storable
+from kici.orchestrator.store.database import Db
+
+
+class NewNeed(Struct, frozen=True):
+    upstream_job_id: str
+    upstream_name: str
+    run_on: tuple[str, ...]
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    job_id: str
+    name: str
+    base_name: str
+    position: int
+    definition: LockJob
+    """With its templates expanded in `env`."""
+    matrix: dict[str, str]
+    needs: tuple[NewNeed, ...]
+    requirement: Requirement
+    problem: str = ""
+    """Set: the job is born failed, with this sentence."""
+    problem_category: str = ""
+
+    @property
+    def status(self) -> JobStatus:
+        if self.problem:
+            return JobStatus.FAILED
+        return JobStatus.PENDING if self.needs else JobStatus.QUEUED
+
+
+class NewRun(Struct, frozen=True, kw_only=True):
+    run_id: str
+    event_id: str | None
+    workflow_name: str
+    provider: str
+    routing_key: str
+    """Of the source whose credentials reach the code."""
+    repo: str
+    ref: str
+    sha: str
+    workflow_sha: str
+    """Commit of the lock file and the `.kici/` that runs."""
+    lock_sha256: str = ""
+    clone_url: str
+    event: Event
+    delivery_id: str
+    trigger_event: str
+    decision: Decision | None = None
+    triggered_by: str | None = None
+    trust_tier: str | None = None
+    lock_file_source: str | None = None
+    timeout_ms: int | None = None
+    queue_timeout_s: float | None = None
+    """How long a job may wait in the queue; None = for ever."""
+    failure: str = ""
+    """Set: the run is born failed, with this sentence and without jobs."""
+    failure_category: str = ""
+
+
+class Twin(Struct, frozen=True):
+    """The same work, already asked for through another source."""
+
+    run_id: str
+    routing_key: str
+
+
+async def lock_commit(db: Db, repo: str, sha: str) -> None:
+    """Until the transaction ends, nobody else looks for twins of this commit's runs or makes such a run."""
+    await db.execute("select pg_advisory_xact_lock(hashtextextended('commit ' || $1 || ' ' || $2, 0))", repo, sha)
+
+
+async def find_twin(db: Db, run: NewRun, window: timedelta) -> Twin | None:
+    """A run of the same workflow for the same commit, ref and kind of event, younger than `window`, whose delivery
+    came through another source. The same source asking twice is two pushes."""
+    row = await db.fetchrow(
+        """
+        select run_id, routing_key
+          from execution_runs
+         where repo_identifier = $1 and created_at > now() - $2::interval
+           and ref = $3 and sha = $4 and workflow_name = $5 and trigger_event = $6
+           and routing_key <> $7 and parent_run_id is null
+         order by created_at
+         limit 1
+        """,
+        run.repo,
+        window,
+        run.ref,
+        run.sha,
+        run.workflow_name,
+        run.trigger_event,
+        run.routing_key,
+    )
+    return Twin(**row) if row else None
+
+
+async def create(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> bool:
+    """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already.
+
+    Jobs that failed at birth may have decided about others: the caller lets lifecycle settle the run.
+    """
+    if not await _insert_run(db, run):
+        return False
+    await _insert_jobs(db, run, jobs)
+    await _insert_needs(db, run.run_id, jobs)
+    await _insert_steps(db, run, jobs)
+    await queue.enqueue(
+        db,
+        [
+            queue.Enqueue(
+                job_id=job.job_id,
+                run_id=run.run_id,
+                workflow_name=run.workflow_name,
+                job_name=job.name,
+                repository=run.repo,
+                requirement=job.requirement,
+                priority=job.definition.priority,
+                expires_s=run.queue_timeout_s,
+            )
+            for job in jobs
+            if job.status is JobStatus.QUEUED
+        ],
+    )
+    return True
+
+
+async def _insert_run(db: Db, run: NewRun) -> bool:
+    failed = bool(run.failure)
+    done = await db.execute(
+        """
+        insert into execution_runs
+          (run_id, event_id, workflow_name, status, provider, routing_key, repo_identifier, ref, sha, workflow_sha,
+           lock_sha256, event, clone_url, delivery_id, trigger_event, trigger_decision, commit_message, triggered_by,
+           trust_tier, lock_file_source, contributor_username, workflow_timeout_ms, failure_reason, init_failure,
+           completed_at)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+                nullif($23, ''), $24, case when $25::boolean then now() end)
+        on conflict (event_id, repo_identifier, workflow_name) where parent_run_id is null and event_id is not null
+        do nothing
+        """,
+        run.run_id,
+        run.event_id,
+        run.workflow_name,
+        RunStatus.FAILED if failed else RunStatus.PENDING,
+        run.provider,
+        run.routing_key,
+        run.repo,
+        run.ref,
+        run.sha,
+        run.workflow_sha,
+        run.lock_sha256,
+        storable.json(run.event),
+        run.clone_url,
+        run.delivery_id,
+        run.trigger_event,
+        storable.json(run.decision) if run.decision else None,
+        _first_line(run.event.message) or None,
+        run.triggered_by,
+        run.trust_tier,
+        run.lock_file_source,
+        storable.text(run.event.actor) if run.trust_tier else None,
+        run.timeout_ms,
+        storable.text(run.failure),
+        _init_failure("run", run.failure_category, run.failure) if failed else None,
+        failed,
+    )
+    return bool(done == "INSERT 0 1")
+
+
+async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
+    await db.executemany(
+        """
+        insert into execution_jobs
+          (run_id, job_id, job_name, base_job_name, position, status, definition, matrix_values, retry_on_infra,
+           runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, ready_at, completed_at)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
+                case when $6 = 'queued' then now() end, case when $6 = 'failed' then now() end)
+        """,
+        [
+            (
+                run.run_id,
+                job.job_id,
+                job.name,
+                job.base_name,
+                job.position,
+                str(job.status),
+                storable.json(job.definition),
+                job.matrix or None,
+                job.definition.retry_on_infra,
+                job.definition.runs_on,
+                not job.needs,
+                storable.text(job.problem),
+                run.routing_key,
+                _init_failure("job", job.problem_category, job.problem) | {"jobName": job.name}
+                if job.problem
+                else None,
+            )
+            for job in jobs
+        ],
+    )
+
+
+async def _insert_needs(db: Db, run_id: str, jobs: Sequence[NewJob]) -> None:
+    await db.executemany(
+        """
+        insert into execution_job_needs (run_id, job_id, upstream_job_id, job_name, upstream_name, run_on)
+        values ($1, $2, $3, $4, $5, $6)
+        """,
+        [
+            (run_id, job.job_id, need.upstream_job_id, job.name, need.upstream_name, need.run_on)
+            for job in jobs
+            for need in job.needs
+        ],
+    )
+
+
+async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
+    await db.executemany(
+        """
+        insert into execution_steps
+          (run_id, job_id, attempt, step_index, step_name, status, continue_on_error, routing_key)
+        values ($1, $2, 1, $3, $4, $5, $6, $7)
+        """,
+        [
+            (
+                run.run_id,
+                job.job_id,
+                index,
+                step.name,
+                str(StepStatus.SKIPPED if job.problem else StepStatus.PENDING),
+                step.continue_on_error,
+                run.routing_key,
+            )
+            for job in jobs
+            for index, step in enumerate(job.definition.steps)
+        ],
+    )
+
+
+def _init_failure(scope: str, category: str, message: str) -> dict[str, str]:
+    return {"scope": scope, "category": category, "message": storable.text(message)}
+
+
+def _first_line(message: str) -> str:
+    return storable.text(message.strip().partition("\n")[0])[:500]

@@ -1,0 +1,1 @@
+"""Reads for pages. They answer with the structs of the HTTP API, and every list has a limit."""

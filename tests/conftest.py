@@ -1,0 +1,49 @@
+"""Fixtures for everybody. `pool` is a fresh migrated database; nothing a test starts outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from asyncpg import Pool, Record
+
+from kici.orchestrator.store.database import create_pool
+from tests.support import postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    """One server for each test process."""
+    with postgres.server() as server:
+        yield server
+
+
+@pytest.fixture
+async def database_url(postgres_server: postgres.Server) -> AsyncIterator[str]:
+    """A fresh migrated database, for tests that start processes or need connections of their own."""
+    async with postgres.clone(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_database_url(postgres_server: postgres.Server) -> AsyncIterator[str]:
+    async with postgres.empty(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool[Record]]:
+    """A pool on a fresh migrated database."""
+    pool = await create_pool(database_url, 10)
+    try:
+        yield pool
+    finally:
+        pool.terminate()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A temporary directory with a short path that other users may pass (`tmp_path` is closed to them when root)."""
+    with postgres.reachable_folder() as path:
+        yield path
