@@ -53,9 +53,12 @@ async def test_what_a_killed_agent_has_left_is_removed_when_the_next_starts(base
 
 
 def test_a_work_directory_is_used_by_one_agent(base: Path) -> None:
-    with workspace.claim(base / "work"):
-        with pytest.raises(SettingsInvalid, match="another agent"), workspace.claim(base / "work"):
-            pass
+    with (
+        workspace.claim(base / "work"),
+        pytest.raises(SettingsInvalid, match="another agent"),
+        workspace.claim(base / "work"),
+    ):
+        pass
     with workspace.claim(base / "work"):
         pass
 
