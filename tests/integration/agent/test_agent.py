@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -263,6 +264,26 @@ async def test_a_repository_that_refuses_fails_the_job_with_what_git_said(bench:
         end = await bench.orchestrator.end(JOB)
     assert (end.status, end.failed_before_user_code) == ("failed", True)
     assert "git fetch failed" in end.error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+async def test_a_full_disk_ends_the_job_with_that_reason(bench: Bench) -> None:
+    repository = bench.repository("true")
+    (repository.root / "large").write_bytes(os.urandom(2_000_000))
+    repository.commit()
+    work = bench.base / "work"
+    work.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=711", "tmpfs", str(work)], check=True)
+    try:
+        async with bench.agent(KICI_MIN_FREE_BYTES="0") as agent:
+            await bench.orchestrator.send(bench.dispatch(repository))
+            end = await bench.orchestrator.end(JOB)
+            agent.send(signal.SIGTERM)
+            await agent.ended()
+    finally:
+        subprocess.run(["umount", "-l", str(work)], check=True)
+    assert (end.status, end.failed_before_user_code) == ("failed", True)
+    assert end.error.startswith("disk: no space left in the agent's work directory")
 
 
 # ── which attempts ───────────────────────────────────────────────────────────────────────────────────────────────────
