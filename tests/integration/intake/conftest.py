@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 from asyncpg import Pool, Record
 from litestar import Litestar
-from tests.support.local_repository import bare, commit, git, hooked, isolated_python
 
 from kici.orchestrator.intake import endpoint
 from kici.orchestrator.intake.accept import Intake
@@ -23,6 +22,7 @@ from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import sources
 from kici.orchestrator.store.notify import Notifier
 from kici.orchestrator.store.sources import NewSource, StoredSource
+from tests.support.local_repository import bare, commit, git, hooked, isolated_python
 
 __all__ = ["bare", "commit", "git", "hooked", "isolated_python"]
 

@@ -12,12 +12,12 @@ from time import monotonic
 
 import httpx
 import pytest
-from tests.integration.intake.conftest import Orchestrator
-from tests.integration.intake.test_webhooks import HUB, PUSH, deliver, github_headers
 
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.database import create_pool
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from tests.integration.intake.conftest import Orchestrator
+from tests.integration.intake.test_webhooks import HUB, PUSH, deliver, github_headers
 
 DEADLINE_S = 60
 
