@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from asyncpg import Pool, Record
-from litestar import Litestar
-from tests.support.local_repository import bare, commit, git, hooked, isolated_python
 
+from kici.orchestrator.http import application
 from kici.orchestrator.intake import endpoint
 from kici.orchestrator.intake.accept import Intake
 from kici.orchestrator.intake.endpoint import Endpoint
@@ -23,6 +20,8 @@ from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import sources
 from kici.orchestrator.store.notify import Notifier
 from kici.orchestrator.store.sources import NewSource, StoredSource
+from tests.support.local_repository import bare, commit, git, hooked, isolated_python
+from tests.support.serving import serving
 
 __all__ = ["bare", "commit", "git", "hooked", "isolated_python"]
 
@@ -67,19 +66,13 @@ class Orchestrator:
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
         await self.sources.load()
-        app = Litestar(endpoint.routes(self.endpoint), openapi_config=None)
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            commits = asyncio.create_task(self.intake.run())
-            serving = asyncio.create_task(server._serve([listener]))
-            try:
+        commits = asyncio.create_task(self.intake.run())
+        try:
+            async with serving(application(endpoint.routes(self.endpoint))) as self.url:
                 yield
-            finally:
-                server.should_exit = True
-                await serving
-                commits.cancel()
-                await asyncio.gather(commits, return_exceptions=True)
+        finally:
+            commits.cancel()
+            await asyncio.gather(commits, return_exceptions=True)
 
     async def rows(self) -> list[Record]:
         return await self.pool.fetch(

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from tests.integration.intake.conftest import Orchestrator
-from tests.support.local_repository import SECRET
 
 from kici.forges.contract import Normalized
 from kici.forges.local import spool
@@ -20,6 +18,8 @@ from kici.orchestrator.errors import Conflict
 from kici.orchestrator.intake.drain_spool import DrainSpool, Pass, Settings
 from kici.orchestrator.intake.internal_source import register_internal_source
 from kici.orchestrator.store.sources import NewSource
+from tests.integration.intake.conftest import Orchestrator
+from tests.support.local_repository import SECRET
 
 Git: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 Commit: TypeAlias = "Callable[..., str]"

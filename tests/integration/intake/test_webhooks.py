@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from asyncpg import Pool, Record
-from tests.contract.forges import samples
-from tests.integration.intake.conftest import MIB, Orchestrator
 
 from kici.orchestrator.store.sources import NewSource
+from tests.contract.forges import samples
+from tests.integration.intake.conftest import MIB, Orchestrator
 
 SECRET = "s3cret"
 HUB = NewSource(name="hub", provider="github")

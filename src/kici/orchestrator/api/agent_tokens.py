@@ -8,12 +8,12 @@ import secrets
 from typing import Any, Final
 
 from asyncpg import Pool, Record
-from kici.orchestrator.identity.access import Access
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from kici.orchestrator.errors import Invalid, NotFound
+from kici.orchestrator.identity.access import Access
 from kici.orchestrator.store import database, tokens
 from kici.wire.api import AgentToken, AgentTokenAnswer, AgentTokenCreate, AgentTokenList
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from asyncpg import Pool, Record
-from kici.orchestrator.identity.access import Access
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from kici.orchestrator.errors import Conflict, Invalid, NotFound
+from kici.orchestrator.identity.access import Access
 from kici.orchestrator.intake.sources import CLONE_TOKEN, WEBHOOK_SECRET, Sources, scope_of
 from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import database, sources

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.forge import Forge
-from tests.support.git import WorkTree, bare
-from tests.support.serving import serving
 
 from kici.forges.git.errors import AccessDenied, BadRemote, CommitMissing, GitUnavailable
 from kici.forges.git.fetch import Repositories
 from kici.forges.git.objects import TooLarge
 from kici.forges.git.refs import Resolved
 from kici.forges.git.remote import Remote
+from tests.support.forge import Forge
+from tests.support.git import WorkTree, bare
+from tests.support.serving import serving
 
 LOCK = ".kici/kici.lock.json"
 LIMIT = 100_000
