@@ -15,8 +15,8 @@ import pytest
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.database import create_pool
 from kici.orchestrator.store.embedded import EmbeddedPostgres
-from tests.integration.intake.conftest import Orchestrator
 from tests.integration.intake.test_webhooks import HUB, PUSH, deliver, github_headers
+from tests.support.intake_server import Orchestrator
 
 DEADLINE_S = 60
 
