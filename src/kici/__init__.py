@@ -1,4 +1,4 @@
-"""kici: CI/CD whose workflows are Python code. Authors import all from here: `from kici import job, push, workflow`.
+"""kici: CI/CD whose workflows are Python code. Authors import it all from here: `from kici import job, push, workflow`.
 
 The names are handed out lazily (PEP 562): an agent or a server that imports `kici.wire` does not load the SDK.
 """
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+if not TYPE_CHECKING:  # a type checker shall refuse what is not there
 
-def __getattr__(name: str) -> Any:
-    sdk = import_module("kici.sdk")
-    if name in sdk.__all__:
-        return getattr(sdk, name)
-    raise AttributeError(f"module 'kici' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("__"):
+            sdk = import_module("kici.sdk")
+            if name in sdk.__all__ or name in sdk.vocabulary.NAMES:
+                return getattr(sdk, name)
+        raise AttributeError(f"module 'kici' has no attribute {name!r}")
 
-
-def __dir__() -> list[str]:
-    return [*globals(), *import_module("kici.sdk").__all__]
+    def __dir__() -> list[str]:
+        return [*globals(), *import_module("kici.sdk").__all__]

@@ -5,24 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from litestar import Litestar, Request, Response
-
-from kici.errors import KiciError
-from kici.wire.api import Problem
-
-
-def api(handlers: Sequence[Any]) -> Litestar:
-    """An application of some routes alone, with the answers to errors that all routes have."""
-    return Litestar(handlers, openapi_config=None, exception_handlers={KiciError: _problem})
-
-
-def _problem(_: Request[Any, Any, Any], error: KiciError) -> Response[Problem]:
-    return Response(Problem(str(error), error.code), status_code=error.status)
 
 
 class _Server(uvicorn.Server):

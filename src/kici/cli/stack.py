@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-from kici.cli.errors import CliError
+from kici.errors import KiciError
 
 READY_S = 60.0
 AGENT_STOP_S = 20.0
@@ -31,7 +31,7 @@ FIRST_RESTART_S = 0.2
 LAST_RESTART_S = 10.0
 
 
-class StackError(CliError):
+class StackError(KiciError):
     code = "up_failed"
 
 
@@ -270,16 +270,15 @@ def secret_file(path: Path, make: Callable[[], str]) -> Path:
     return path
 
 
-def remember(config_dir: Path, *, url: str, token: str) -> Path:
-    """Write `config` for the other commands, readable by its owner only."""
-    config_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = config_dir / "config"
-    temporary = config_dir / f".config.{os.getpid()}"
+def remember(config: Path, *, url: str, token: str) -> Path:
+    """Write the file that the other commands read, readable by its owner only."""
+    config.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = config.with_name(f".{config.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode({"url": url, "token": token}), indent=2) + b"\n")
-    temporary.replace(path)
-    return path
+    temporary.replace(config)
+    return config
 
 
 def how_it_ended(code: int) -> str:

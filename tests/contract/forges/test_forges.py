@@ -6,11 +6,11 @@ import mmap
 import tempfile
 
 import pytest
-from tests.contract.forges import samples
-from tests.contract.forges.samples import SECRET, Delivery
 
 from kici.forges.contract import BadSignature, Forge, Identity, Normalized, Unreadable
 from kici.forges.registry import forge_of
+from tests.contract.forges import samples
+from tests.contract.forges.samples import SECRET, Delivery
 
 NAMES = sorted(samples.DELIVERIES)
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from asyncpg import Pool, Record
-from tests.support.forge import Forge
-from tests.support.git import WorkTree, bare
-from tests.support.serving import serving
 
 from kici.forges.git.fetch import Repositories
 from kici.forges.local.delivery import PUSH
@@ -23,6 +20,9 @@ from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import events, sources
 from kici.orchestrator.store.sources import NewSource, StoredSource
+from tests.support.forge import Forge
+from tests.support.git import WorkTree, bare
+from tests.support.serving import serving
 
 ZERO = "0" * 40
 LOCK = ".kici/kici.lock.json"

@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import pytest
 from asyncpg import Pool, Record
-from tests.integration.pipeline.conftest import LOCK, Rig
-from tests.support.locks import lock, workflow
 
-from kici.orchestrator.pipeline import process as process_module
-from kici.orchestrator.pipeline.process import process
-from kici.orchestrator.pipeline.commit import Writer
 from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.pipeline import process as process_module
+from kici.orchestrator.pipeline.commit import Writer
+from kici.orchestrator.pipeline.process import process
 from kici.orchestrator.pipeline.service import Done, Settings
 from kici.orchestrator.store import event_claims
 from kici.orchestrator.store.database import create_pool
 from kici.orchestrator.store.event_claims import ClaimLost, Ended
+from tests.integration.pipeline.conftest import LOCK, Rig
+from tests.support.locks import lock, workflow
 
 LEASE = timedelta(seconds=15)
 HOUR = timedelta(hours=1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
-from tests.support.locks import job, lock, workflow
 
 from kici.engine import lockfile
 from kici.orchestrator.pipeline.service import Settings
+from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
+from tests.support.locks import job, lock, workflow
 
 
 @pytest.mark.parametrize(

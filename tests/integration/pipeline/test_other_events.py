@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
-from tests.support.locks import job, lock, workflow
 
 from kici.engine.lockfile import (
     DispatchTrigger,
@@ -21,6 +19,8 @@ from kici.engine.lockfile import (
 from kici.orchestrator.pipeline.manual import PROVIDER, ManualStart
 from kici.orchestrator.store import events
 from kici.wire.api import RunStart
+from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
+from tests.support.locks import job, lock, workflow
 
 
 def repository(rig: Rig) -> dict[str, str]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import gzip
 
 from asyncpg import Pool, Record
-from tests.integration.pipeline.conftest import Rig
 
 from kici.orchestrator.pipeline.payloads import MovePayloads, Pass, Settings, object_key
+from tests.integration.pipeline.conftest import Rig
 
 
 class Objects(dict[str, bytes]):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
-from tests.support.locks import job, lock, workflow
 
 from kici.engine.lockfile import (
     LockConcurrency,
@@ -16,6 +15,8 @@ from kici.engine.lockfile import (
     Retry,
     TagTrigger,
 )
+from tests.integration.pipeline.conftest import LOCK, ZERO, Rig
+from tests.support.locks import job, lock, workflow
 
 CI = workflow(
     jobs=[
@@ -88,7 +89,10 @@ async def test_a_push_becomes_a_run_with_its_jobs_needs_steps_and_queue_rows(rig
     assert all(ids[row["upstream_name"]] == row["upstream_job_id"] for row in needs)
 
     steps = await rig.pool.fetch(
-        "select j.job_name, s.* from execution_steps s join execution_jobs j using (job_id) order by position, step_index"
+        """
+        select j.job_name, s.* from execution_steps s join execution_jobs j using (job_id)
+         order by position, step_index
+        """
     )
     assert [(row["job_name"], row["step_index"], row["step_name"], row["status"], row["attempt"]) for row in steps] == [
         ("lint", 0, "ruff", "pending", 1),
@@ -99,7 +103,10 @@ async def test_a_push_becomes_a_run_with_its_jobs_needs_steps_and_queue_rows(rig
     ]
 
     (queued,) = await rig.pool.fetch(
-        "select q.*, l.labels, q.expires_at - q.enqueued_at as waits from dispatch_queue q join label_sets l on l.id = label_set_id"
+        """
+        select q.*, l.labels, q.expires_at - q.enqueued_at as waits
+          from dispatch_queue q join label_sets l on l.id = label_set_id
+        """
     )
     assert queued["id"] == ids["lint"]
     assert (queued["job_name"], queued["repository"], queued["labels"]) == ("lint", "local/app", ["kici:os:linux"])
@@ -211,7 +218,7 @@ async def test_a_new_branch_is_compared_with_where_it_left_the_default_branch(ri
     ],
 )
 async def test_what_cannot_run_remotely_yet_fails_at_birth_and_its_dependants_are_skipped(
-    rig: Rig, options: dict[str, object], sentence: str
+    rig: Rig, options: dict[str, Any], sentence: str
 ) -> None:
     wf = workflow(
         jobs=[job("build"), job("deploy", **options), job("after", needs=["deploy"]), job("late", needs=["build"])]

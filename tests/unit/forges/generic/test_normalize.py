@@ -5,10 +5,10 @@ import hmac
 from typing import Any
 
 import pytest
-from tests.contract.forges.samples import SECRET, generic
 
 from kici.forges.contract import BadSignature, Normalized
 from kici.forges.generic.forge import GenericForge
+from tests.contract.forges.samples import SECRET, generic
 
 forge = GenericForge()
 

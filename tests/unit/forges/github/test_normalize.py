@@ -4,12 +4,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from tests.contract.forges import samples
-from tests.contract.forges.samples import AFTER, BEFORE, GITHUB_PULL_REQUEST, GITHUB_PUSH, TAG_OBJECT, ZERO, github
 
 from kici.engine.events import Event, EventType
 from kici.forges.contract import Ignored, Normalized, Unreadable
 from kici.forges.github.forge import GithubForge
+from tests.contract.forges import samples
+from tests.contract.forges.samples import AFTER, BEFORE, GITHUB_PULL_REQUEST, GITHUB_PUSH, TAG_OBJECT, ZERO, github
 
 forge = GithubForge()
 

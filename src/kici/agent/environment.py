@@ -1,0 +1,36 @@
+"""The whole environment of user code: an allow-list of the machine's, the job's own, and what says where it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from kici.wire.agent import Checkout
+from kici.wire.context import JobContext
+
+ALLOWED = ("PATH", "SHELL", "LANG", "LC_ALL", "TERM", "TZ")
+
+
+def of_job(
+    context: JobContext, checkout: Checkout, *, home: str, tmp: str, machine: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Later ones win: the machine's, ours, what the workflow and the job set. `home` and `tmp` as the job sees them."""
+    event = context.event
+    ours = {
+        "CI": "true",
+        "HOME": home,
+        "TMPDIR": tmp,
+        "KICI_RUN_ID": context.run_id,
+        "KICI_RUN_URL": context.run_url,
+        "KICI_JOB_ID": context.job_id,
+        "KICI_WORKFLOW": context.workflow,
+        "KICI_JOB": context.job,
+        "KICI_JOB_NAME": context.name,
+        "KICI_ATTEMPT": str(context.attempt),
+        "KICI_EVENT": event.type.value,
+        "KICI_REPO": event.repo,
+        "KICI_REF": checkout.ref or event.ref,
+        "KICI_SHA": checkout.sha,
+    }
+    allowed = {name: machine[name] for name in ALLOWED if name in machine}
+    return allowed | {name: value for name, value in ours.items() if value} | dict(context.env)

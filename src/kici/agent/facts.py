@@ -1,0 +1,44 @@
+"""What the agent says about its machine, and what it needs there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from typing import Any
+
+from kici.agent.errors import SettingsInvalid
+from kici.engine import labels
+
+TOOLS = ("git", "bash", "tar")
+
+
+def check_tools() -> None:
+    """Raises `SettingsInvalid` that names everything that is missing."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise SettingsInvalid(
+            f"not found on PATH: {', '.join(missing)}. Install them: the agent needs {', '.join(TOOLS)}"
+        )
+
+
+def automatic_labels() -> tuple[str, ...]:
+    return labels.automatic(platform.system(), platform.machine(), socket.gethostname())
+
+
+def facts(sandbox: str) -> dict[str, Any]:
+    """For people only; nothing is decided by it."""
+    return {
+        "hostname": socket.gethostname(),
+        "os": platform.system().lower(),
+        "release": platform.release(),
+        "arch": platform.machine(),
+        "cpus": os.cpu_count() or 0,
+        "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1_048_576,
+        "sandbox": sandbox,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "uid": os.getuid(),
+    }

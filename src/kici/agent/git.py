@@ -1,0 +1,176 @@
+"""git, hardened by its environment: nothing that a repository or a machine is configured with runs a program.
+
+Hooks, file-system monitors, filters, external diffs, credential helpers, ssh and every transport but HTTP are off;
+redirects are not followed. Credentials stand in a header that belongs to one origin, in the environment of the git
+process alone: never in a URL, an argument or a file.
+
+A root agent's git runs as the slot's user, without capabilities, on a view of the machine where only the job's own
+directory can be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from kici.agent.errors import DiskFull, PreparationFailed
+from kici.agent.sandbox.bubblewrap import find_bwrap
+from kici.agent.workspace import Workspace
+
+_NEUTRAL = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.sshCommand": "false",
+    "core.askPass": "",
+    "core.attributesFile": "/dev/null",
+    "core.excludesFile": "/dev/null",
+    "credential.helper": "",
+    "diff.external": "",
+    "fetch.recurseSubmodules": "false",
+    "submodule.recurse": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "http.followRedirects": "false",
+    "http.lowSpeedLimit": "1000",
+    "http.lowSpeedTime": "60",
+    "init.defaultBranch": "main",
+    "protocol.version": "2",
+    "checkout.workers": "0",
+    "advice.detachedHead": "false",
+}
+_INHERITED = re.compile(r"PATH|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|(HTTP|HTTPS|NO|ALL)_PROXY", re.IGNORECASE)
+_FULL = ("No space left on device", "Disk quota exceeded")
+_URL = re.compile(r"https?://[^\s\"'\\<>^`{|}\x00-\x20]+")
+_INSIDE = "/tmp/job"  # noqa: S108 - a mount of a namespace of its own
+MAX_OUTPUT_BYTES = 128 * 1024 * 1024
+
+
+class GitFailed(PreparationFailed):
+    """The message is what git said."""
+
+
+class Remote:
+    """Where to fetch from, and the header that opens it."""
+
+    def __init__(self, url: str, authorization: str) -> None:
+        parts = urlsplit(url)
+        if not _URL.fullmatch(url) or not parts.hostname or parts.username or parts.password:
+            raise PreparationFailed(f"the repository's address {url!r} is not a plain http:// or https:// URL")
+        self.url = url
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._authorization = authorization
+
+    def config(self) -> dict[str, str]:
+        if not self._authorization:
+            return {}
+        return {f"http.{self._origin}/.extraHeader": f"Authorization: {self._authorization}"}
+
+
+def basic(username: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{username or 'x-access-token'}:{password}".encode()).decode()
+
+
+class Git:
+    """The repository in a workspace's `src/`, before any user code could write there."""
+
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+        self._prefix = _confinement(space)
+        self._root = str(space.root) if space.owner is None else _INSIDE
+
+    async def run(
+        self, *arguments: str, remote: Remote | None = None, feed: bytes = b"", timeout_s: float = 60.0
+    ) -> bytes:
+        """Standard output. Raises `GitFailed` with what git said, `DiskFull`; kills it when cancelled or too slow."""
+        process = await asyncio.create_subprocess_exec(
+            *self._prefix,
+            *("git", "-C", f"{self._root}/src"),
+            *arguments,
+            cwd="/",
+            env=_environment(f"{self._root}/home", _NEUTRAL | (remote.config() if remote else {})),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                out, said = await _talk(process, feed)
+                code = await process.wait()
+        except TimeoutError:
+            raise GitFailed(f"git {arguments[0]} took longer than {timeout_s:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if code:
+            self._raise(arguments, code, said.decode(errors="replace").strip())
+        return out
+
+    def _raise(self, arguments: Sequence[str], code: int, said: str) -> None:
+        if any(sign in said for sign in _FULL):
+            raise DiskFull(self._space.root)
+        raise GitFailed(f"git {arguments[0]} failed: {said or f'exit code {code}'}")
+
+
+def _confinement(space: Workspace) -> list[str]:
+    """Programs that start git as the slot's user. The way to the work directory may be open to root alone."""
+    if space.owner is None:
+        return []
+    capabilities = (option for name in ("SETUID", "SETGID", "SETPCAP") for option in ("--cap-add", f"CAP_{name}"))
+    return [
+        *(find_bwrap(), "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
+        *("--bind", str(space.root), _INSIDE, "--chdir", "/", "--cap-drop", "ALL", *capabilities, "--"),
+        *("setpriv", "--reuid", str(space.owner.uid), "--regid", str(space.owner.gid), "--clear-groups"),
+        *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
+    ]
+
+
+async def _talk(process: asyncio.subprocess.Process, feed: bytes) -> tuple[bytes, bytes]:
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    async with asyncio.TaskGroup() as group:
+        out = group.create_task(_read(process.stdout, MAX_OUTPUT_BYTES))
+        said = group.create_task(_read(process.stderr, 65_536))
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(feed)
+            await process.stdin.drain()
+        process.stdin.close()
+    return out.result(), said.result()
+
+
+async def _read(stream: asyncio.StreamReader, limit: int) -> bytes:
+    """The first `limit` bytes; the rest is read and dropped, so that git does not hang."""
+    pieces, size = [], 0
+    while piece := await stream.read(262_144):
+        if size < limit:
+            pieces.append(piece[: limit - size])
+        size += len(piece)
+    return b"".join(pieces)
+
+
+def _environment(home: str, config: Mapping[str, str]) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
+    environment |= {
+        "HOME": home,
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_ALLOW_PROTOCOL": "http:https",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_CONFIG_COUNT": str(len(config)),
+    }
+    for number, (key, value) in enumerate(config.items()):
+        environment[f"GIT_CONFIG_KEY_{number}"] = key
+        environment[f"GIT_CONFIG_VALUE_{number}"] = value
+    return environment

@@ -1,0 +1,292 @@
+"""One attempt of one job, from its dispatch to the report of its end: a sequence of phases.
+
+accept · workspace · fetch · verify `.kici/` · work tree · context · runner — and, once the orchestrator has
+acknowledged that we accepted: run · report · clean up. Everything before `run` goes to the log of step −1, and a
+failure there says that no user code has run. The runner starts beside the checkout; it gets its work only when all of
+that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from kici.agent import checkout, context, environment, verify_kici, workspace
+from kici.agent.error_groups import leaves
+from kici.agent.errors import AgentError, PreparationFailed
+from kici.agent.execution import Execution
+from kici.agent.job_api import JobApi
+from kici.agent.masking import Secrets
+from kici.agent.outbox import Frame, Outbox
+from kici.agent.reporter import Reporter
+from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.settings import Settings
+from kici.agent.silence import Silence
+from kici.agent.slots import Slots
+from kici.agent.workspace import Owner, Workspace
+from kici.engine.lifecycle import JobStatus, StepStatus
+from kici.engine.lockfile import PATH
+from kici.errors import KiciError
+from kici.wire.agent import MAX_OUTPUT_BYTES, AttemptRef, Dispatch, JobAccepted, JobStatusChanged
+from kici.wire.context import JobContext
+from kici.wire.runner import JobEnded, Start
+
+log = structlog.get_logger(__name__)
+
+
+class Workshop(Struct, frozen=True):
+    """What every job of this agent uses."""
+
+    settings: Settings
+    sandbox: Sandbox
+    outbox: Outbox
+    silence: Silence
+    slots: Slots
+
+
+class NotOurs(AgentError):
+    """The orchestrator has given the job to somebody else, or wants nothing more of it: no report."""
+
+    code = "not_ours"
+
+
+class _Prepared(Struct, frozen=True):
+    execution: Execution
+    start: Start
+
+
+class Job:
+    def __init__(self, dispatch: Dispatch, shop: Workshop) -> None:
+        self.ref = AttemptRef(dispatch.job_id, dispatch.attempt)
+        self._dispatch = dispatch
+        self._shop = shop
+        self._api = JobApi(shop.settings.http_url, dispatch)
+        self._secrets = Secrets([dispatch.job_token, dispatch.checkout.password])
+        self._reporter = Reporter(
+            self.ref, shop.outbox, self._secrets, self._api, log_limit_bytes=shop.settings.max_log_size_bytes
+        )
+        self._preparation: asyncio.Timeout | None = None
+        self._execution: Execution | None = None
+        self._accepted: Frame | None = None
+        self._cancelled = ""
+        self._killed = ""
+        self._withdrawn = False
+        self.reported: Frame | None = None
+        """The frame that tells the end."""
+
+    # ── from outside ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, reason: str, *, force: bool = False) -> None:
+        """The job ends as cancelled; its steps get its grace period, unless `force`."""
+        self._cancelled = self._cancelled or reason or "cancelled"
+        self._stop(reason, force=force)
+
+    def withdraw(self) -> None:
+        """It is not ours any more: kill it and say nothing."""
+        self._withdrawn = True
+        self._shop.outbox.withdraw(self.ref)
+        if self.reported is None:
+            self._stop("withdrawn", force=True)
+
+    def _kill(self, reason: str) -> None:
+        self._killed = reason
+        self._stop(reason, force=True)
+
+    def _stop(self, reason: str, *, force: bool) -> None:
+        if self._execution:
+            self._execution.cancel(reason, force=force)
+        elif self._preparation:
+            self._preparation.reschedule(asyncio.get_running_loop().time())
+
+    # ── the sequence ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """To the report of its end (`reported`), and until nothing of it is left on this machine."""
+        with structlog.contextvars.bound_contextvars(job=self.ref.job_id, attempt=self.ref.attempt):
+            log.info("job taken", name=self._dispatch.name)
+            self._accepted = self._shop.outbox.put(JobAccepted(self.ref.job_id, self.ref.attempt))
+            self._reporter.prepare()
+            async with AsyncExitStack() as place:
+                try:
+                    async with AsyncExitStack() as processes:
+                        ended = await self._work(place, processes)
+                except NotOurs as reason:
+                    self._withdrawn = True
+                    log.warning("job dropped", reason=str(reason))
+                else:
+                    # Only now: no process of the job is left when its end is told.
+                    self._report(ended)
+
+    async def _work(self, place: AsyncExitStack, processes: AsyncExitStack) -> JobStatusChanged:
+        try:
+            async with asyncio.timeout(None) as self._preparation:
+                prepared = None if self._is_stopped() else await self._prepare(place, processes)
+        except TimeoutError:
+            if not self._is_stopped():
+                raise
+            prepared = None
+        except PreparationFailed as error:
+            return self._failed_early(error)
+        finally:
+            self._preparation = None
+        if prepared is None or self._is_stopped():
+            return self._stopped_early()
+        return await self._execute(prepared)
+
+    def _is_stopped(self) -> bool:
+        return bool(self._cancelled) or self._withdrawn
+
+    async def _prepare(self, place: AsyncExitStack, processes: AsyncExitStack) -> _Prepared:
+        slot = await place.enter_async_context(self._shop.slots.take())
+        settings, uid = self._shop.settings, self._shop.sandbox.owner(slot)
+        space = await place.enter_async_context(
+            workspace.opened(
+                settings.work_dir,
+                slot,
+                f"{self.ref.job_id[:8]}-{self.ref.attempt}",
+                None if uid is None else Owner(uid, uid),
+            )
+        )
+        spec = BoxSpec(slot, space.root, network=settings.sandbox_network == "host")
+        execution = Execution(self._shop.sandbox, spec, sink=self._reporter)
+        processes.push_async_callback(execution.close)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_start_runner(execution))
+                locked = group.create_task(self._check_out(space))
+                known = group.create_task(self._context())
+                group.create_task(self._acknowledged())
+        except ExceptionGroup as errors:
+            raise _most_telling(errors) from errors
+        return _Prepared(execution, self._start(space, execution, locked.result(), known.result()))
+
+    async def _acknowledged(self) -> None:
+        assert self._accepted
+        refusal = await self._accepted.outcome
+        if refusal is not None:
+            raise NotOurs(refusal)
+
+    async def _context(self) -> JobContext:
+        known = await context.load(self._dispatch, self._api)
+        for value in known.secrets.values():
+            self._secrets.add(value)
+        return known
+
+    async def _check_out(self, space: Workspace) -> verify_kici.Locked:
+        wanted = self._dispatch.checkout
+        source = checkout.remote(self._dispatch, self._shop.settings.http_url)
+        git = await checkout.fetch(space, source, wanted, self._reporter.say)
+        files = await checkout.kici_files(git, wanted.workflow_sha)
+        locked = verify_kici.find(
+            verify_kici.verify(files, self._dispatch.lock_sha256), self._dispatch.workflow, self._dispatch.job
+        )
+        verify_kici.write(files, space.kici)
+        self._reporter.names(locked.job)
+        self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
+        if locked.job.checkout:
+            await checkout.work_tree(git, space, wanted.sha)
+            self._reporter.say(f"checked out {wanted.sha}")
+        else:
+            checkout.no_work_tree(space)
+        return locked
+
+    def _start(self, space: Workspace, execution: Execution, locked: verify_kici.Locked, known: JobContext) -> Start:
+        def inside(path: Path) -> str:
+            return execution.path(path)
+
+        return Start(
+            root=inside(space.src),
+            kici_dir=inside(space.kici),
+            module=locked.workflow.source.file.removeprefix(PATH.partition("/")[0] + "/"),
+            export=locked.workflow.export,
+            context=known,
+            job=locked.job,
+            env=environment.of_job(known, self._dispatch.checkout, home=inside(space.home), tmp=inside(space.tmp)),
+            tmp=inside(space.tmp),
+        )
+
+    async def _execute(self, prepared: _Prepared) -> JobStatusChanged:
+        self._execution = prepared.execution
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch_silence())
+            ended = await prepared.execution.run(prepared.start)
+            watch.cancel()
+        if self._withdrawn:
+            raise NotOurs("withdrawn")
+        if self._killed:
+            return self._ending(JobStatus.FAILED, self._killed)
+        return self._ended(ended)
+
+    async def _watch_silence(self) -> None:
+        """Kill user code before the next attempt may start elsewhere."""
+        limit = self._dispatch.kill_after_silence_s
+        assert self._accepted
+        if limit is not None:
+            await self._shop.silence.exceeds(limit, self._accepted.sent_at)
+            self._kill(f"killed: the orchestrator was silent for {limit:g} s, and the job may start again elsewhere")
+
+    # ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stopped_early(self) -> JobStatusChanged:
+        if self._withdrawn:
+            raise NotOurs("withdrawn")
+        self._reporter.not_prepared(self._cancelled, StepStatus.CANCELLED)
+        return self._ending(JobStatus.CANCELLED, self._cancelled)
+
+    def _failed_early(self, error: PreparationFailed) -> JobStatusChanged:
+        self._reporter.not_prepared(str(error), StepStatus.FAILED)
+        return self._ending(JobStatus.FAILED, str(error), before_user_code=True)
+
+    def _ended(self, ended: JobEnded) -> JobStatusChanged:
+        size = len(msgspec.msgpack.encode(ended.outputs))
+        if size > MAX_OUTPUT_BYTES:
+            return self._ending(
+                JobStatus.FAILED,
+                f"the steps' outputs have {size:,} bytes; the limit is {MAX_OUTPUT_BYTES:,}: use an artifact",
+            )
+        error = ended.error or (self._cancelled if ended.status == JobStatus.CANCELLED else "")
+        return self._ending(JobStatus(ended.status), error, outputs=ended)
+
+    def _ending(
+        self, status: JobStatus, error: str, *, outputs: JobEnded | None = None, before_user_code: bool = False
+    ) -> JobStatusChanged:
+        left_open = StepStatus.CANCELLED if status is JobStatus.CANCELLED else StepStatus.FAILED
+        self._reporter.close(left_open, error)
+        return JobStatusChanged(
+            job_id=self.ref.job_id,
+            attempt=self.ref.attempt,
+            status=status,
+            at_ms=self._reporter.now_ms(),
+            error=self._reporter.clean(error),
+            outputs=self._secrets.mask_all(outputs.outputs) if outputs else {},
+            failed_before_user_code=before_user_code,
+        )
+
+    def fail(self, error: str) -> None:
+        """The agent itself has made a mistake: the job must not hang because of it."""
+        if not self._withdrawn and self.reported is None:
+            self._report(self._ending(JobStatus.FAILED, error, before_user_code=self._execution is None))
+
+    def _report(self, ended: JobStatusChanged) -> None:
+        log.info("job ended", status=ended.status, error=ended.error)
+        self.reported = self._shop.outbox.put(ended)
+
+
+async def _start_runner(execution: Execution) -> None:
+    try:
+        await execution.prepare()
+    except KiciError as error:
+        raise PreparationFailed(f"the runner could not be started: {error}") from error
+
+
+def _most_telling(errors: ExceptionGroup[Exception]) -> Exception:
+    """Several phases may fail side by side. One that we did not expect comes first, so that it is not hidden."""
+    found = leaves(errors)
+    unexpected = [error for error in found if not isinstance(error, PreparationFailed | NotOurs)]
+    dropped = [error for error in found if isinstance(error, NotOurs)]
+    return [*unexpected, *dropped, *found][0]

@@ -1,0 +1,125 @@
+"""`kici-agent`: settings from the environment, one connection, jobs until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+import kici
+from kici import settings_names
+from kici.agent import facts, own_log, workspace
+from kici.agent.attempts import Attempts, Identity
+from kici.agent.connection import Connection
+from kici.agent.drain import Drain
+from kici.agent.error_groups import leaves
+from kici.agent.errors import SettingsInvalid
+from kici.agent.job import Workshop
+from kici.agent.outbox import Outbox
+from kici.agent.sandbox.choose import choose
+from kici.agent.settings import NAMES, Settings, load
+from kici.agent.silence import Silence
+from kici.agent.slots import Slots
+from kici.errors import KiciError
+
+log = structlog.get_logger(__name__)
+
+USAGE = """usage: kici-agent [--version] [--help]
+
+Runs jobs of a kici orchestrator. It takes no arguments: everything is set in the environment.
+
+  KICI_ORCHESTRATOR_URL    ws://host:4000 (required)
+  KICI_AGENT_TOKEN         or KICI_AGENT_TOKEN_FILE
+  KICI_AGENT_ID            default: <hostname>-<8 hex digits>
+  KICI_LABELS              comma list
+  KICI_AGENT_SLOTS         jobs side by side (1)
+  KICI_SANDBOX             auto, true, false (auto)
+  KICI_SANDBOX_NETWORK     host, isolated (host)
+  KICI_WORK_DIR            where jobs run
+  KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
+  KICI_LOG_LEVEL, KICI_LOG_FORMAT
+
+SIGTERM: jobs get 10 s, then they are cancelled. SIGUSR1: jobs finish, then the agent ends.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given:
+        return _answer(given)
+    try:
+        settings = load(os.environ)
+        own_log.configure(settings)
+        for name, meant in settings_names.misspelt(os.environ, NAMES):
+            log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
+        facts.check_tools()
+        if settings.die_with_parent:
+            _die_with_parent()
+        with workspace.claim(settings.work_dir):
+            asyncio.run(serve(settings))
+    except KiciError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+async def serve(settings: Settings) -> None:
+    """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
+    drain = Drain(drain_s=settings.drain_s)
+    drain.listen()
+    choice = choose(settings.sandbox)
+    log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
+    outbox = Outbox()
+    silence = Silence()
+    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    identity = Identity(
+        boot_id=secrets.token_hex(8),
+        labels=(*settings.labels, *facts.automatic_labels()),
+        facts=facts.facts(choice.sandbox.name),
+    )
+    attempts = Attempts(identity, shop)
+    connection = Connection(settings.websocket_url, attempts, outbox, silence)
+    attempts.on_change = connection.beat
+    try:
+        async with asyncio.TaskGroup() as group:
+            services = [group.create_task(connection.run()), group.create_task(attempts.run())]
+            await drain.run(attempts, outbox.empty())
+            await connection.leave("drained")
+            for service in services:
+                service.cancel()
+    except ExceptionGroup as errors:
+        raise leaves(errors)[0] from errors
+    log.info("stopped")
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    match arguments:
+        case ["--version"]:
+            print(f"kici-agent {kici.__version__}")  # noqa: T201
+            return 0
+        case ["--help" | "-h"]:
+            print(USAGE, end="")  # noqa: T201
+            return 0
+        case _:
+            print(f"error: unknown argument {arguments[0]!r}\n\n{USAGE}", end="", file=sys.stderr)  # noqa: T201
+            return 2
+
+
+def _die_with_parent() -> None:
+    """Leave when the process that started us is gone: for `kici up`, which may be killed."""
+    import ctypes  # nobody else needs it
+
+    set_parent_death_signal = 1
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        raise SettingsInvalid("KICI_DIE_WITH_PARENT is set, and the process that started the agent is already gone")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

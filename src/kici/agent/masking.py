@@ -1,0 +1,158 @@
+"""Hides secrets in a stream of bytes, whatever the borders of its pieces.
+
+Of each value these forms are hidden: raw; each line of a value with several; base64 (also the URL-safe alphabet) of a
+text that contains the value at any offset; base64 of the value alone as programs wrap it; URL-encoded; escaped as JSON.
+Values shorter than `MIN_LENGTH` bytes are not hidden: they would hide half of every log and tell their length by it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+MIN_LENGTH = 3
+MASK = b"***"
+_MIN_PIECE = 8
+"""Of a piece of wrapped base64: shorter ones occur by chance."""
+_WRAPS = (64, 76)
+"""Columns at which PEM writers and `base64` break lines."""
+_STRUCTURE = b"{}[]()<>,;:\"' \t"
+"""A line made of nothing else is no secret, but part of many logs."""
+
+
+def patterns(value: str) -> set[bytes]:
+    """Every byte sequence that is hidden because of `value`. None contains a newline."""
+    raw = value.encode()
+    if len(raw) < MIN_LENGTH:
+        return set()
+    found: set[bytes] = set()
+    for text in {value, value.strip()} - {""}:
+        found.update(_escaped(text))
+        found.update(_base64(text.encode()))
+    for line in value.splitlines():
+        stripped = line.strip()
+        if stripped.encode().strip(_STRUCTURE):
+            found.add(stripped.encode())
+            found.update(_escaped(stripped))
+    return {pattern for pattern in found if len(pattern) >= MIN_LENGTH and b"\n" not in pattern}
+
+
+def _escaped(text: str) -> Iterator[bytes]:
+    yield text.encode()
+    for encoded in (quote(text, safe=""), quote_plus(text), quote(text)):
+        yield encoded.encode()
+        yield _lower_percent(encoded).encode()
+    for ascii_only in (True, False):
+        yield json.dumps(text, ensure_ascii=ascii_only)[1:-1].encode()
+
+
+def _lower_percent(encoded: str) -> str:
+    head, *rest = encoded.split("%")
+    return head + "".join(f"%{part[:2].lower()}{part[2:]}" for part in rest)
+
+
+def _base64(raw: bytes) -> Iterator[bytes]:
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        whole = encode(raw)
+        yield from (whole, whole.rstrip(b"="))
+        for columns in _WRAPS:
+            pieces = (whole[start : start + columns] for start in range(0, len(whole), columns))
+            yield from (piece for piece in pieces if len(piece) >= _MIN_PIECE)
+        for offset in range(3):
+            # Only the characters that are made of the value's bits alone.
+            first, end = -(-8 * offset // 6), 8 * (offset + len(raw)) // 6
+            core = encode(bytes(offset) + raw)[first:end]
+            if len(core) > MIN_LENGTH:
+                yield core
+
+
+class Secrets:
+    """The values that every stream of one job hides. A value that is added counts from the next byte on."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._patterns: set[bytes] = set()
+        self._automaton: BytesAhoCorasick | None = None
+        self.longest = 0
+        for value in values:
+            self.add(value)
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._patterns)} patterns)"
+
+    def add(self, value: str) -> None:
+        new = patterns(value) - self._patterns
+        if new:
+            self._patterns |= new
+            self._automaton = None
+            self.longest = max(self.longest, *map(len, new))
+
+    def find(self, data: bytes) -> list[tuple[int, int]]:
+        """Where secrets stand in `data`: start and end, overlapping ones too, by start."""
+        if not self._patterns:
+            return []
+        if self._automaton is None:
+            self._automaton = BytesAhoCorasick(sorted(self._patterns), matchkind=MatchKind.Standard)
+        matches = self._automaton.find_matches_as_indexes(data, overlapping=True)
+        return sorted((start, end) for _, start, end in matches)
+
+    def mask(self, text: str) -> str:
+        """A whole text at once: an error message, a name."""
+        masker = Masker(self)
+        return (masker.feed(text.encode(errors="replace")) + masker.flush()).decode(errors="replace")
+
+    def mask_all(self, value: Any) -> Any:
+        """Every string inside a JSON-like value, keys too."""
+        match value:
+            case str():
+                return self.mask(value)
+            case dict():
+                return {self.mask_all(key): self.mask_all(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.mask_all(item) for item in value]
+            case _:
+                return value
+
+
+class Masker:
+    """One stream. What it gives out in all does not depend on how the stream was cut into pieces.
+
+    Up to `secrets.longest` − 1 bytes after the last newline are held back, because a secret may begin there.
+    """
+
+    def __init__(self, values: Secrets | Iterable[str]) -> None:
+        self._secrets = values if isinstance(values, Secrets) else Secrets(values)
+        self._held = b""
+        self._masked = 0
+        """How many of the held bytes belong to a secret whose mask is already out."""
+
+    def add(self, value: str) -> None:
+        self._secrets.add(value)
+
+    def feed(self, data: bytes) -> bytes:
+        held = self._held + data
+        # A secret contains no newline and is at most `longest`: what begins before `safe` also ends in what we have.
+        safe = max(held.rfind(b"\n") + 1, len(held) - self._secrets.longest + 1, 0)
+        return self._give(held, min(safe, len(held)))
+
+    def flush(self) -> bytes:
+        """The end of the stream, or of what belongs together."""
+        return self._give(self._held, len(self._held))
+
+    def _give(self, held: bytes, safe: int) -> bytes:
+        out: list[bytes] = []
+        position = masked_until = self._masked
+        for start, end in self._secrets.find(held):
+            if start >= safe:
+                break
+            if start >= masked_until:
+                out += (held[position:start], MASK)
+            masked_until = position = max(masked_until, end)
+        if position < safe:
+            out.append(held[position:safe])
+        self._held, self._masked = held[safe:], max(masked_until - safe, 0)
+        return b"".join(out)

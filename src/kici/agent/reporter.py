@@ -1,0 +1,157 @@
+"""Tells the orchestrator what a job does: the runner's sink. Everything that leaves here is masked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+from kici.agent import artifacts
+from kici.agent.job_api import JobApi
+from kici.agent.log_stream import StepLog
+from kici.agent.masking import Secrets
+from kici.agent.outbox import Outbox
+from kici.engine.lifecycle import StepStatus
+from kici.engine.lockfile import LockJob
+from kici.wire.agent import AttemptRef, StepStatusChanged
+from kici.wire.runner import StepEnded
+
+PREPARATION = -1
+MAX_ERROR_CHARS = 8_000
+
+
+class Reporter:
+    def __init__(
+        self,
+        attempt: AttemptRef,
+        outbox: Outbox,
+        secrets: Secrets,
+        api: JobApi,
+        *,
+        log_limit_bytes: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._attempt = attempt
+        self._outbox = outbox
+        self._secrets = secrets
+        self._api = api
+        self._limit = log_limit_bytes
+        self._now = now
+        self._names = {PREPARATION: "preparation"}
+        self._logs: dict[int, StepLog] = {}
+        self._started: dict[int, int] = {}
+        """Steps that run: index → when, in ms."""
+        self._attempts: dict[int, int] = {}
+
+    def names(self, job: LockJob) -> None:
+        self._names |= {index: step.name for index, step in enumerate(job.steps)}
+
+    # ── preparation ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        self._running(PREPARATION, 1)
+
+    def say(self, text: str) -> None:
+        """Into the log of the preparation."""
+        self._log(PREPARATION).say(text)
+
+    def not_prepared(self, error: str, status: StepStatus) -> None:
+        if error:
+            self.say(error)
+        self._end(StepEnded(PREPARATION, status, error=error))
+
+    # ── what the runner tells ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def step_started(self, index: int, attempt: int) -> None:
+        if PREPARATION in self._started:
+            # Not before: what the workflow's module prints when it is imported belongs to the preparation.
+            self._end(StepEnded(PREPARATION, StepStatus.SUCCESS))
+        self._running(index, attempt)
+
+    async def step_ended(self, ended: StepEnded) -> None:
+        if ended.final:
+            self._end(ended)
+        else:
+            self._log(ended.index).say(f"[kici] attempt {ended.attempt} failed: {ended.error or 'no reason given'}")
+
+    async def output(self, index: int, data: bytes) -> None:
+        await self._log(index).write(data)
+
+    def mask(self, value: str) -> None:
+        self._secrets.add(value)
+
+    async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
+        await artifacts.upload(self._api, name, data)
+
+    def download(self, name: str) -> AsyncIterator[bytes]:
+        return artifacts.download(self._api, name)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, status: StepStatus, error: str) -> None:
+        """Whatever is still open ends like this: the job is over."""
+        for index in sorted(self._started):
+            self._end(StepEnded(index, status, error=error, attempt=self._attempts[index]))
+        for step_log in self._logs.values():
+            step_log.close()
+
+    def clean(self, error: str) -> str:
+        """An error that may leave: masked, bounded, encodable."""
+        return self._secrets.mask(error)[:MAX_ERROR_CHARS]
+
+    def _running(self, index: int, attempt: int) -> None:
+        at_ms = self.now_ms()
+        self._started.setdefault(index, at_ms)
+        self._attempts[index] = attempt
+        self._status(index, StepStatus.RUNNING, at_ms, step_attempt=attempt)
+
+    def _end(self, ended: StepEnded) -> None:
+        at_ms = self.now_ms()
+        chunks = self._logs[ended.index].close() if ended.index in self._logs else 0
+        self._status(
+            ended.index,
+            ended.status,
+            at_ms,
+            started_at_ms=self._started.pop(ended.index, at_ms),
+            exit_code=ended.exit_code,
+            error=self.clean(ended.error),
+            log_chunks=chunks,
+            step_attempt=ended.attempt,
+        )
+
+    def _status(
+        self,
+        index: int,
+        status: str,
+        at_ms: int,
+        *,
+        started_at_ms: int = 0,
+        exit_code: int | None = None,
+        error: str = "",
+        log_chunks: int = 0,
+        step_attempt: int = 1,
+    ) -> None:
+        self._outbox.put(
+            StepStatusChanged(
+                job_id=self._attempt.job_id,
+                attempt=self._attempt.attempt,
+                step_index=index,
+                name=self._names.get(index, f"step-{index + 1}"),
+                status=status,
+                at_ms=at_ms,
+                started_at_ms=started_at_ms,
+                exit_code=exit_code,
+                error=error,
+                log_chunks=log_chunks,
+                step_attempt=step_attempt,
+            )
+        )
+
+    def _log(self, index: int) -> StepLog:
+        if index not in self._logs:
+            self._logs[index] = StepLog(
+                self._outbox, self._attempt, index, self._secrets, limit_bytes=self._limit, now=self._now
+            )
+        return self._logs[index]
+
+    def now_ms(self) -> int:
+        return int(self._now() * 1000)

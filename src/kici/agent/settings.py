@@ -1,0 +1,140 @@
+"""Every setting of the agent, read once from `KICI_*` variables."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from kici.agent.errors import SettingsInvalid
+
+FROM_ENVIRONMENT = (
+    "orchestrator_url",
+    "agent_id",
+    "agent_token",
+    "agent_token_file",
+    "labels",
+    "sandbox",
+    "sandbox_network",
+    "agent_slots",
+    "work_dir",
+    "max_log_size_bytes",
+    "min_free_bytes",
+    "drain_s",
+    "die_with_parent",
+    "log_level",
+    "log_format",
+)
+NAMES = frozenset(f"KICI_{name.upper()}" for name in FROM_ENVIRONMENT)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    orchestrator_url: str
+    """`http(s)://` or `ws(s)://`, with the orchestrator's base path, with or without `/ws` at the end."""
+    agent_id: str
+    agent_token: str = ""
+    labels: tuple[str, ...] = ()
+    """The operator's."""
+    sandbox: Literal["auto", "true", "false"] = "auto"
+    sandbox_network: Literal["host", "isolated"] = "host"
+    agent_slots: int = 1
+    work_dir: Path = Path()
+    max_log_size_bytes: int = 10_485_760
+    """Of one step."""
+    min_free_bytes: int = 200 * 1024 * 1024
+    """With less in `work_dir` no job is taken."""
+    drain_s: float = 10.0
+    """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
+    die_with_parent: bool = False
+    log_level: Literal["debug", "info", "warn", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "plain"] = "auto"
+
+    def __repr__(self) -> str:
+        return f"Settings(agent_id={self.agent_id!r}, orchestrator_url={self.orchestrator_url!r})"
+
+    @property
+    def websocket_url(self) -> str:
+        parts = urlsplit(self.orchestrator_url)
+        return urlunsplit((parts.scheme.replace("http", "ws"), parts.netloc, f"{self._base_path}/ws", "", ""))
+
+    @property
+    def http_url(self) -> str:
+        """Without a slash at the end."""
+        parts = urlsplit(self.orchestrator_url)
+        return urlunsplit((parts.scheme.replace("ws", "http"), parts.netloc, self._base_path, "", ""))
+
+    @property
+    def _base_path(self) -> str:
+        return urlsplit(self.orchestrator_url).path.rstrip("/").removesuffix("/ws")
+
+
+def load(environ: MutableMapping[str, str]) -> Settings:
+    """Read the settings and take the token out of `environ`, so that nothing that is started later inherits it.
+
+    Raises `SettingsInvalid`, whose message names the variable.
+    """
+    given = {name: environ.get(f"KICI_{name.upper()}", "").strip() for name in FROM_ENVIRONMENT}
+    environ.pop("KICI_AGENT_TOKEN", None)
+    values: dict[str, object] = {name: value for name, value in given.items() if value}
+    _check_url(given["orchestrator_url"])
+    values["agent_token"] = _token(given["agent_token"], given["agent_token_file"])
+    values["labels"] = _labels(given["labels"])
+    values.setdefault("agent_id", f"{socket.gethostname()}-{secrets.token_hex(4)}")
+    values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
+    for name in ("sandbox", "sandbox_network", "log_level", "log_format"):
+        if name in values:
+            values[name] = given[name].lower()
+    for name in values:
+        _convert({name: values[name]}, name)
+    settings = msgspec.convert(values, Settings, strict=False)
+    if settings.agent_slots < 1:
+        raise SettingsInvalid(f"KICI_AGENT_SLOTS is {settings.agent_slots}: an agent needs at least one slot")
+    return settings
+
+
+def _convert(value: dict[str, object], name: str) -> None:
+    """One at a time, so that the message can name the variable; the value is not repeated, it may be a secret."""
+    required = {"orchestrator_url": "ws://x", "agent_id": "x"}
+    try:
+        msgspec.convert(required | value, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at ")[0]
+        raise SettingsInvalid(f"KICI_{name.upper()} cannot be used: {reason}") from None
+
+
+def _check_url(url: str) -> None:
+    if not url:
+        raise SettingsInvalid("KICI_ORCHESTRATOR_URL is not set: give the orchestrator's address, like ws://host:4000")
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
+        raise SettingsInvalid(
+            f"KICI_ORCHESTRATOR_URL is {url!r}: it must start with ws://, wss://, http:// or https://"
+        )
+    if parts.username or parts.password:
+        raise SettingsInvalid("KICI_ORCHESTRATOR_URL holds a user or password: set KICI_AGENT_TOKEN instead")
+
+
+def _token(token: str, file: str) -> str:
+    if token and file:
+        raise SettingsInvalid("KICI_AGENT_TOKEN and KICI_AGENT_TOKEN_FILE are both set: keep one")
+    if not file:
+        return token
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsInvalid(f"KICI_AGENT_TOKEN_FILE cannot be read: {error}") from error
+
+
+def _labels(given: str) -> tuple[str, ...]:
+    labels = tuple(dict.fromkeys(label.strip() for label in given.split(",") if label.strip()))
+    for label in labels:
+        if label.lower().startswith("kici:"):
+            raise SettingsInvalid(f"KICI_LABELS holds {label!r}: labels that start with kici: are given automatically")
+    return labels

@@ -1,0 +1,134 @@
+"""A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
+
+`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`,
+`home/`.
+Where the agent is root, everything in it belongs to the slot's own user, but `kici/`: that stays the agent's, so that
+user code cannot change what was verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import structlog
+from msgspec import Struct
+
+from kici.agent.errors import DiskFull, SettingsInvalid, is_disk_full
+
+log = structlog.get_logger(__name__)
+
+
+class Owner(Struct, frozen=True):
+    uid: int
+    gid: int
+
+
+class Workspace(Struct, frozen=True):
+    slot: int
+    root: Path
+    owner: Owner | None
+    """None: the agent is not root, everything runs as its own user."""
+
+    @property
+    def src(self) -> Path:
+        return self.root / "src"
+
+    @property
+    def kici(self) -> Path:
+        return self.root / "kici"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    def hand_over(self, path: Path) -> None:
+        """Give it to the slot's user. For what no user code could have put there."""
+        if self.owner:
+            os.chown(path, self.owner.uid, self.owner.gid, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def claim(work_dir: Path) -> Iterator[None]:
+    """Keep other agents out of `work_dir`, and remove what a killed agent has left in it."""
+    try:
+        work_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if work_dir.stat().st_uid != os.geteuid():
+            raise SettingsInvalid(f"the work directory {work_dir} belongs to another user: set KICI_WORK_DIR")
+        # Others may pass through to what is theirs, and not list it.
+        work_dir.chmod(0o711)
+        lock = os.open(work_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsInvalid(f"the work directory {work_dir} cannot be used ({error}): set KICI_WORK_DIR") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsInvalid(f"another agent uses the work directory {work_dir}: set KICI_WORK_DIR") from None
+        for left in work_dir.glob("slot-*"):
+            log.info("removing what an earlier agent has left", directory=str(left))
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(lock)
+
+
+def free_bytes(work_dir: Path) -> int:
+    room = os.statvfs(work_dir)
+    return room.f_bavail * room.f_frsize
+
+
+@contextlib.asynccontextmanager
+async def opened(work_dir: Path, slot: int, name: str, owner: Owner | None) -> AsyncIterator[Workspace]:
+    """Raises `DiskFull`."""
+    space = Workspace(slot, work_dir / f"slot-{slot}" / f"{name}-{secrets.token_hex(4)}", owner)
+    try:
+        try:
+            _make(space)
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(work_dir) from error
+            raise
+        yield space
+    finally:
+        await _remove(space.root)
+
+
+def _make(space: Workspace) -> None:
+    space.root.parent.mkdir(mode=0o711, exist_ok=True)
+    space.root.mkdir(mode=0o700)
+    for directory in (space.src, space.tmp, space.home):
+        directory.mkdir(mode=0o700)
+    space.kici.mkdir(mode=0o755)
+    space.kici.chmod(0o755)
+    for directory in (space.src, space.tmp, space.home, space.root):
+        space.hand_over(directory)
+
+
+async def _remove(root: Path) -> None:
+    """Everything, however deep, whoever owns it, read-only or not; links are not followed. No process uses it now."""
+    for command in (["rm"], ["chmod", "-R", "u+rwX"], ["rm"]):
+        arguments = ["-rf", "--one-file-system"] if command == ["rm"] else []
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *arguments,
+            "--",
+            str(root),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        if command == ["rm"] and not root.exists():
+            return
+    log.warning("could not remove a job's directory", directory=str(root), reason=said.decode(errors="replace")[:500])

@@ -1,0 +1,71 @@
+"""What authors and their steps can meet."""
+
+from __future__ import annotations
+
+from kici.errors import KiciError
+
+
+class SdkError(KiciError):
+    code = "sdk_error"
+    status = 422
+
+
+class DefinitionError(SdkError):
+    """A workflow, job, step or trigger cannot be made like this. The message says what to write instead."""
+
+    code = "definition_invalid"
+
+
+class NotYet(SdkError, ImportError):
+    """A name of the vocabulary that this version does not have yet."""
+
+    code = "not_yet"
+
+
+class CommandFailed(SdkError):
+    """A command ended with another code than 0, or ran too long."""
+
+    code = "command_failed"
+
+    def __init__(self, argv: tuple[str, ...], exit_code: int | None, tail: str, reason: str = "") -> None:
+        self.argv = argv
+        """What was run; values of the template are in it as they were quoted."""
+        self.exit_code = exit_code
+        """None if it was killed: see the message."""
+        self.tail = tail
+        """The last lines that it wrote, to either stream."""
+        ended = reason or f"exit code {exit_code}"
+        super().__init__(f"{' '.join(argv[-1].split()) if argv else 'the command'} failed: {ended}")
+
+
+class CommandInvalid(SdkError):
+    """`ctx.sh` was given a template that it cannot fill safely."""
+
+    code = "command_invalid"
+
+
+class SecretNotFound(SdkError, KeyError):
+    """The message names the secrets that the job has."""
+
+    code = "secret_not_found"
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoOutput(SdkError):
+    """The step or job has not returned anything (yet)."""
+
+    code = "no_output"
+
+
+class OutputsOfMany(SdkError):
+    """One value was asked of a job that ran several times."""
+
+    code = "outputs_of_many"
+
+
+class OutputInvalid(SdkError):
+    """What a step returned does not follow its annotation. The message has the field's path."""
+
+    code = "output_invalid"

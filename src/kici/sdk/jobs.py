@@ -1,0 +1,250 @@
+"""Jobs: steps that run on one agent, in one checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
+
+from msgspec import Struct
+
+from kici.sdk.concurrency import Concurrency, checked_concurrency
+from kici.sdk.durations import Duration
+from kici.sdk.labels import Labels, RunsOn, checked_runs_on
+from kici.sdk.problems import Location, call_site, location_of, refuse
+from kici.sdk.steps import DEFAULT_TIMEOUT_MS, Retry, Step, StepLike, checked_retry, checked_steps
+from kici.sdk.values import (
+    Scalar,
+    checked_description,
+    checked_duration,
+    checked_env,
+    checked_flag,
+    checked_name,
+    checked_scalar,
+    checked_template,
+    one_of,
+)
+from kici.sdk.vocabulary import JOB_OPTIONS, check_options
+
+if TYPE_CHECKING:
+    from typing import Required, Unpack
+
+    from kici.sdk.context import Ctx
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Ending: TypeAlias = Literal["success", "failed", "cancelled", "skipped", "timed_out_stale", "infra_lost"]
+Condition: TypeAlias = Literal["on_success", "always", "on_skip", "on_failure"]
+ENDINGS: tuple[Ending, ...] = ("success", "failed", "cancelled", "skipped", "timed_out_stale", "infra_lost")
+_CONDITIONS: dict[str, tuple[Ending, ...]] = {
+    "on_success": ("success",),
+    "always": ENDINGS,
+    "on_skip": ("success", "skipped"),
+    "on_failure": ("failed", "timed_out_stale", "infra_lost"),
+}
+DEFAULT_GRACE_PERIOD_MS = 30_000
+MAX_PRIORITY = 1_000
+
+MatrixOption: TypeAlias = "Mapping[str, Sequence[Scalar]] | Sequence[Scalar]"
+"""Dimensions by name; a plain list is one dimension called `value`."""
+
+
+class Need(Struct, frozen=True, eq=False):
+    """Another job, and how it may end so that this one starts."""
+
+    job: Job[Any] | str
+    run_on: tuple[str, ...] = ("success",)
+
+    @property
+    def name(self) -> str:
+        return self.job if isinstance(self.job, str) else self.job.name
+
+
+NeedLike: TypeAlias = "Job[Any] | Need | str"
+
+
+class JobOptions(TypedDict, total=False):
+    runs_on: Required[RunsOn]
+    """Labels that the agent must have: `"linux"`, `["linux", "gpu"]`, `labels(…)`."""
+    needs: Sequence[NeedLike]
+    matrix: MatrixOption
+    include: Sequence[Mapping[str, Scalar]]
+    exclude: Sequence[Mapping[str, Scalar]]
+    environment: str
+    """Deployment environment, a template."""
+    env: Mapping[str, Scalar]
+    """Environment variables; the values are templates."""
+    concurrency: str | Concurrency
+    checkout: bool
+    timeout: Duration
+    """Of the whole job; none if left out."""
+    grace_period: Duration
+    """Between asking the steps to end and killing them; 30 seconds if left out."""
+    retry_on_infra: Literal[False] | int | Retry
+    """Start again when the machine was lost. Only for jobs that may run twice."""
+    priority: int
+    """Each step is worth a minute of waiting in the queue; 0 if left out."""
+    description: str
+
+
+class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
+    """A job. One that is a single function returns T; one that is made of steps returns None. Make one by `job`."""
+
+    name: str
+    location: Location
+    steps: tuple[Step[Any], ...]
+    runs_on: Labels
+    needs: tuple[Need, ...] = ()
+    matrix: dict[str, tuple[str, ...]] | None = None
+    include: tuple[dict[str, str], ...] = ()
+    exclude: tuple[dict[str, str], ...] = ()
+    environment: str | None = None
+    env: dict[str, str] = {}
+    concurrency: Concurrency | None = None
+    checkout: bool = True
+    timeout_ms: int | None = None
+    grace_period_ms: int = DEFAULT_GRACE_PERIOD_MS
+    retry_on_infra: Retry | None = None
+    priority: int = 0
+    description: str | None = None
+    is_function: bool = False
+    """Made by `@job`: its one step has the job's name."""
+
+    def when(self, condition: Condition | Ending | Collection[Ending], /) -> Need:
+        """For `needs`: also start after other endings of this job than success."""
+        subject = f"{self.name}.when(…)"
+        if isinstance(condition, str) and condition in _CONDITIONS:
+            return Need(self, _CONDITIONS[condition])
+        endings = (condition,) if isinstance(condition, str) else tuple(condition)
+        known = (*_CONDITIONS, *ENDINGS) if isinstance(condition, str) else ENDINGS
+        if not endings:
+            refuse(subject, f"no ending is given; there are {', '.join(ENDINGS)}")
+        if not endings or not all(one_of(subject, "condition", ending, known) for ending in endings):
+            return Need(self)
+        return Need(self, tuple(ending for ending in ENDINGS if ending in endings))
+
+
+class JobDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[[Ctx], Coroutine[Any, Any, T]], /) -> Job[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[Ctx], T], /) -> Job[T]: ...
+    def __call__(self, fn: Any, /) -> Job[Any]: ...
+
+
+@overload
+def job(name: str, /, *, steps: Sequence[StepLike], **options: Unpack[JobOptions]) -> Job[None]: ...
+@overload
+def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
+def job(*given: Any, **options: Any) -> Any:
+    """A job: `@job(runs_on="linux")` on a function, or `job("name", runs_on="linux", steps=[…])`."""
+    if not given and "steps" not in options:
+        return lambda fn: _of_function(fn, options)
+    if len(given) == 1 and callable(given[0]):
+        refuse("job", 'a job must say where it runs: write @job(runs_on="linux")')
+        return _of_function(given[0], {"runs_on": "linux"})
+    location = call_site()
+    name = given[0] if given else None
+    subject = f"job {name!r}"
+    if len(given) != 1:
+        refuse(subject, 'write job("name", runs_on="linux", steps=[…])')
+    steps = options.pop("steps", None)
+    if steps is None:
+        refuse(subject, 'it has no steps: write steps=["command", …], or put @job(…) on a function')
+        steps = ()
+    return Job(
+        name=checked_name(subject, name),
+        location=location,
+        steps=checked_steps(subject, steps, location),
+        **_checked_options(subject, options),
+    )
+
+
+def _of_function(fn: object, options: dict[str, Any]) -> Job[Any]:
+    name = getattr(fn, "__name__", "?")
+    subject = f"job {name!r}"
+    if not callable(fn):
+        refuse(subject, f'{fn!r} is no function: put @job(…) on a function, or write job("name", steps=[…])')
+        return Job(name="?", location=call_site(), steps=(), runs_on=Labels(("?",)))
+    checked = _checked_options(subject, options)
+    name = checked_name(subject, name)
+    location = location_of(fn)
+    # The one step may take as long as its job.
+    limit = checked["timeout_ms"] or DEFAULT_TIMEOUT_MS
+    only: Step[Any] = Step(name=name, location=location, fn=fn, timeout_ms=limit)
+    return Job(name=name, location=location, steps=(only,), is_function=True, **checked)
+
+
+def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
+    check_options(subject, options, JobOptions.__annotations__, JOB_OPTIONS)
+    return {
+        "runs_on": checked_runs_on(subject, options.get("runs_on")),
+        "needs": _checked_needs(subject, options.get("needs", ())),
+        "matrix": _checked_matrix(subject, options.get("matrix")),
+        "include": _checked_entries(subject, "include", options.get("include", ())),
+        "exclude": _checked_entries(subject, "exclude", options.get("exclude", ())),
+        "environment": checked_template(subject, "environment", options.get("environment")),
+        "env": checked_env(subject, options.get("env")),
+        "concurrency": checked_concurrency(subject, options.get("concurrency")),
+        "checkout": checked_flag(subject, "checkout", options.get("checkout", True)),
+        "timeout_ms": checked_duration(subject, "timeout", options.get("timeout"), None),
+        "grace_period_ms": checked_duration(
+            subject, "grace_period", options.get("grace_period"), DEFAULT_GRACE_PERIOD_MS
+        ),
+        "retry_on_infra": checked_retry(subject, "retry_on_infra", options.get("retry_on_infra")),
+        "priority": _checked_priority(subject, options.get("priority", 0)),
+        "description": checked_description(subject, options.get("description")),
+    }
+
+
+def _checked_needs(subject: str, value: object) -> tuple[Need, ...]:
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    found: list[Need] = []
+    for one in several:
+        need = one if isinstance(one, Need) else Need(one) if isinstance(one, (Job, str)) else None
+        if need is None:
+            refuse(subject, f"needs: {one!r} is no job: write the job, its name, or job.when(…)")
+        elif need.name in [other.name for other in found]:
+            refuse(subject, f"needs: {need.name!r} stands there twice")
+        else:
+            found.append(need)
+    return tuple(found)
+
+
+def _checked_matrix(subject: str, value: object) -> dict[str, tuple[str, ...]] | None:
+    if value is None:
+        return None
+    if callable(value):
+        refuse(subject, "matrix: a function here is not there yet: write the values")
+        return None
+    if isinstance(value, (list, tuple)):
+        value = {"value": value}
+    if not isinstance(value, Mapping):
+        refuse(subject, f'matrix is {value!r}: write {{"name": ["value", …]}}')
+        return None
+    found = {}
+    for name, values in value.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            refuse(subject, f"matrix: {name!r} cannot be the name of a dimension: write letters, digits and _")
+        elif isinstance(values, str) or not isinstance(values, Sequence):
+            refuse(subject, f"matrix: {name} is {values!r}: write a list")
+        else:
+            found[name] = tuple(checked_scalar(subject, f"matrix {name}", one) for one in values)
+    return found
+
+
+def _checked_entries(subject: str, option: str, value: object) -> tuple[dict[str, str], ...]:
+    found = []
+    for entry in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(entry, Mapping):
+            found.append({str(name): checked_scalar(subject, f"{option} {name}", one) for name, one in entry.items()})
+        else:
+            refuse(subject, f'{option}: {entry!r} is no combination: write [{{"name": "value"}}]')
+    return tuple(found)
+
+
+def _checked_priority(subject: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_PRIORITY:
+        return value
+    refuse(subject, f"priority is {value!r}: write a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    return 0

@@ -1,0 +1,47 @@
+"""Names that authors know from the documentation and that this version does not have yet, and how to say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kici.sdk.errors import NotYet
+from kici.sdk.problems import refuse
+from kici.sdk.values import nearest
+
+NAMES = frozenset(
+    {
+        *("parallel", "jobs", "rule", "skip_unless", "changed", "only_on_first_host", "only_on_last_host"),
+        *("comment", "review", "review_comment", "release", "create", "delete", "status", "workflow_run", "fork"),
+        *("star", "watch", "webhook", "kici_event", "workflow_complete", "job_complete", "schedule", "lifecycle"),
+        *("mise", "uv_sync", "setup", "registry", "fixture"),
+    }
+)
+"""Importing one of these from `kici` fails with a sentence of its own."""
+
+_HOOKS = frozenset({"on_success", "on_failure", "on_cancel", "cleanup"})
+WORKFLOW_OPTIONS = _HOOKS | {"rules", "hash_files", "permissions", "registries", "approval"}
+JOB_OPTIONS = _HOOKS | {
+    *("before_step", "after_step", "runs_on_all", "rules", "container", "services", "resources", "init", "cache"),
+    *("max_parallel", "fail_fast", "sandbox", "approval"),
+}
+STEP_OPTIONS = _HOOKS | {
+    *("rules", "env", "working_directory", "shell", "cache", "approval"),
+    *("check", "apply", "summarize", "when_in_sync"),
+}
+
+
+def not_yet(name: str) -> NotYet:
+    return NotYet(f"kici has no {name!r} yet: it is planned, but not in this version", name="kici")
+
+
+def check_options(subject: str, given: Mapping[str, Any], known: Iterable[str], later: frozenset[str]) -> None:
+    """Refuse options that do not exist, telling those that will from those that never were."""
+    names = list(known)
+    for option in given:
+        if option in later:
+            refuse(subject, f"the option {option!r} is not there yet: it is planned, but not in this version")
+        elif option not in names:
+            refuse(
+                subject, f"there is no option {option!r}{nearest(option, names)}; there are {', '.join(sorted(names))}"
+            )

@@ -1,0 +1,82 @@
+"""Workflows: what starts which jobs. A workflow exists because a module's name holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from msgspec import Struct
+
+from kici.sdk.concurrency import Concurrency, checked_concurrency
+from kici.sdk.durations import Duration
+from kici.sdk.jobs import Job
+from kici.sdk.problems import Location, call_site, refuse
+from kici.sdk.triggers import Trigger, checked_triggers
+from kici.sdk.values import (
+    Scalar,
+    checked_description,
+    checked_duration,
+    checked_env,
+    checked_name,
+)
+from kici.sdk.vocabulary import WORKFLOW_OPTIONS, check_options
+
+if TYPE_CHECKING:
+    from typing import Required, Unpack
+
+
+class WorkflowOptions(TypedDict, total=False):
+    jobs: Required[Sequence[Job[Any]]]
+    """All of them, also those that others need."""
+    on: Trigger | Sequence[Trigger]
+    """Any of these starts it."""
+    concurrency: str | Concurrency
+    timeout: Duration
+    """Of the whole run; none if left out."""
+    env: Mapping[str, Scalar]
+    """Environment variables of all jobs; the values are templates."""
+    description: str
+
+
+class Workflow(Struct, frozen=True, eq=False, kw_only=True):
+    name: str
+    location: Location
+    on: tuple[Trigger, ...]
+    jobs: tuple[Job[Any], ...]
+    concurrency: Concurrency | None = None
+    timeout_ms: int | None = None
+    env: dict[str, str] = {}
+    description: str | None = None
+
+
+def workflow(name: str, /, **options: Unpack[WorkflowOptions]) -> Workflow:
+    """A workflow: `ci = workflow("ci", on=push(branches="main"), jobs=[lint, build])`."""
+    given: dict[str, Any] = dict(options)
+    subject = f"workflow {name!r}"
+    check_options(subject, given, WorkflowOptions.__annotations__, WORKFLOW_OPTIONS)
+    return Workflow(
+        name=checked_name(subject, name),
+        location=call_site(),
+        on=checked_triggers(subject, given.get("on", ())),
+        jobs=_checked_jobs(subject, given.get("jobs")),
+        concurrency=checked_concurrency(subject, given.get("concurrency")),
+        timeout_ms=checked_duration(subject, "timeout", given.get("timeout"), None),
+        env=checked_env(subject, given.get("env")),
+        description=checked_description(subject, given.get("description")),
+    )
+
+
+def _checked_jobs(subject: str, value: object) -> tuple[Job[Any], ...]:
+    if value is None:
+        refuse(subject, "it has no jobs: write jobs=[…]")
+        return ()
+    found = []
+    for one in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(one, Job):
+            found.append(one)
+        elif callable(one):
+            name = getattr(one, "__name__", "the function")
+            refuse(subject, f'jobs: {name} is a function: put @job(runs_on="linux") on it')
+        else:
+            refuse(subject, f"jobs: {one!r} is no job: write the jobs themselves")
+    return tuple(found)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kici.agent.sandbox.bubblewrap import Bubblewrap
+from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.sandbox.none import NoSandbox
+
+SECONDS = 30
+
+
+class Boxed:
+    """A box in which a script of a test's runs in place of the runner, and writes to the runner's socket."""
+
+    def __init__(self, box: Box, ours: socket.socket) -> None:
+        self.box = box
+        self._socket = ours
+
+    async def said(self) -> str:
+        """What it has written until it ended."""
+        loop = asyncio.get_running_loop()
+        found = b""
+        async with asyncio.timeout(SECONDS):
+            while data := await loop.sock_recv(self._socket, 65_536):
+                found += data
+        return found.decode()
+
+    async def line(self) -> str:
+        loop = asyncio.get_running_loop()
+        found = b""
+        async with asyncio.timeout(SECONDS):
+            while not found.endswith(b"\n"):
+                data = await loop.sock_recv(self._socket, 1)
+                if not data:
+                    raise EOFError(f"the box ended: {found!r} {self.box.last_words()}")
+                found += data
+        return found.decode().strip()
+
+    async def tell(self, text: str) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, text.encode())
+
+
+class Sandboxes:
+    def __init__(self, sandbox: Sandbox, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sandbox = sandbox
+        self._base = base
+        self._monkeypatch = monkeypatch
+
+    def root(self, slot: int = 0) -> Path:
+        root = self._base / f"job-{slot}"
+        for name in ("src", "kici", "tmp", "home"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        return root
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self, script: str, *, slot: int = 0, network: bool = True, argv: list[str] | None = None
+    ) -> AsyncIterator[Boxed]:
+        """A bash script, or a program, in the runner's place."""
+        program = argv or ["/bin/bash", "-c", f"exec >&3 2>&1; read -r go <&3\n{script}"]
+        for module in ("none", "bubblewrap"):
+            self._monkeypatch.setattr(f"kici.agent.sandbox.{module}.runner_argv", lambda: program)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours:
+            with theirs:
+                async with asyncio.timeout(SECONDS):
+                    box = await self.sandbox.start(BoxSpec(slot, self.root(slot), network), theirs.fileno())
+            boxed = Boxed(box, ours)
+            try:
+                if argv is None:  # like a runner, it does nothing before the host tells it
+                    await boxed.tell("\n")
+                yield boxed
+            finally:
+                async with asyncio.timeout(SECONDS):
+                    await box.kill()
+
+    async def said(self, script: str, *, slot: int = 0, network: bool = True) -> str:
+        async with self.running(script, slot=slot, network=network) as boxed:
+            return await boxed.said()
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Not pytest's tmp_path: other users must pass through it."""
+    path = Path(tempfile.mkdtemp(prefix="kici-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+def boxes(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    sandbox: Sandbox = NoSandbox() if request.param == "none" else Bubblewrap()
+    return Sandboxes(sandbox, base, monkeypatch)
+
+
+@pytest.fixture
+def bubblewrap(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return Sandboxes(Bubblewrap(), base, monkeypatch)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from kici.agent.execution import Execution
+from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.sandbox.none import NoSandbox
+from kici.engine.events import Event, EventType
+from kici.engine.lockfile import LockJob, LockStep
+from kici.wire.context import JobContext
+from kici.wire.runner import JobEnded, Start, StepEnded
+
+SECONDS = 30
+
+
+class Heard:
+    """A sink that keeps what it hears, and lets tests wait for it."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Any, ...]] = []
+        self.log: dict[int, bytearray] = {}
+        self.masked: list[str] = []
+        self.artifacts: dict[str, bytes] = {}
+        self.slow: Callable[[], Any] | None = None
+        self._changed = asyncio.Event()
+
+    async def step_started(self, index: int, attempt: int) -> None:
+        self.steps.append((index, attempt, "started"))
+        self._changed.set()
+
+    async def step_ended(self, ended: StepEnded) -> None:
+        self.steps.append((ended.index, ended.attempt, ended.status))
+        self.last = ended
+        self._changed.set()
+
+    async def output(self, index: int, data: bytes) -> None:
+        self.log.setdefault(index, bytearray()).extend(data)
+        self._changed.set()
+        if self.slow is not None:
+            await self.slow()
+
+    def mask(self, value: str) -> None:
+        self.masked.append(value)
+
+    async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
+        self.artifacts[name] = b"".join([piece async for piece in data])
+
+    async def download(self, name: str) -> AsyncIterator[bytes]:
+        yield self.artifacts[name]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_logged(self, text: str) -> None:
+        await self.until(lambda: text in self.text)
+
+    @property
+    def text(self) -> str:
+        return b"".join(bytes(self.log[index]) for index in sorted(self.log)).decode(errors="replace")
+
+    @property
+    def ends(self) -> list[str]:
+        return [status for _, _, status in self.steps if status != "started"]
+
+
+class Jobs:
+    """Runs jobs of a workflow that a test writes."""
+
+    def __init__(self, base: Path, sandbox: Sandbox) -> None:
+        self.root = base
+        self.sandbox = sandbox
+        self.sink = Heard()
+        for name in ("src", "kici", "tmp", "home"):
+            (base / name).mkdir()
+
+    def write(self, source: str) -> None:
+        path = self.root / "kici" / "workflows" / "ci.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("from kici import Ctx, Retry, job, step, workflow\n" + dedent(source))
+
+    @contextlib.asynccontextmanager
+    async def prepared(self) -> AsyncIterator[Execution]:
+        execution = Execution(self.sandbox, BoxSpec(0, self.root), sink=self.sink)
+        try:
+            async with asyncio.timeout(SECONDS):
+                await execution.prepare()
+            yield execution
+        finally:
+            async with asyncio.timeout(SECONDS):
+                await execution.close()
+
+    def start(self, execution: Execution, job: LockJob, **facts: Any) -> Start:
+        context = JobContext(
+            run_id="run-1", job_id="job-1", attempt=1, workflow="ci", job=job.name, name=job.name,
+            event=Event(EventType.PUSH, branch="main", sha="a" * 40, repo="acme/app"), **facts,
+        )  # fmt: skip
+        inside = execution.path
+        return Start(
+            root=inside(self.root / "src"),
+            kici_dir=inside(self.root / "kici"),
+            module="workflows/ci.py",
+            export="ci",
+            context=context,
+            job=job,
+            env={"PATH": os.environ["PATH"], "HOME": inside(self.root / "home"), "TMPDIR": inside(self.root / "tmp")},
+            tmp=inside(self.root / "tmp"),
+        )
+
+    async def run(self, source: str, *steps: str | LockStep, job: str = "build", **options: Any) -> JobEnded:
+        facts = options.pop("facts", {})
+        self.write(source)
+        async with self.prepared() as execution, asyncio.timeout(SECONDS):
+            return await execution.run(self.start(execution, lock_job(job, steps, **options), **facts))
+
+
+def lock_job(name: str, steps: Sequence[str | LockStep], **options: Any) -> LockJob:
+    locked = tuple(LockStep(step) if isinstance(step, str) else step for step in steps)
+    return LockJob(name, locked or (LockStep(name),), ("linux",), **options)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Not pytest's tmp_path: that one only its own user may enter."""
+    path = Path(tempfile.mkdtemp(prefix="kici-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def jobs(directory: Path) -> Jobs:
+    return Jobs(directory, NoSandbox())

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kici.agent.errors import SettingsInvalid
+from kici.agent.settings import NAMES, load
+from kici.settings_names import misspelt, nearest
+
+URL = {"KICI_ORCHESTRATOR_URL": "ws://host:4000/ws"}
+
+
+def test_defaults_are_those_of_the_manual() -> None:
+    settings = load(dict(URL))
+    assert settings.agent_slots == 1
+    assert settings.sandbox == "auto"
+    assert settings.sandbox_network == "host"
+    assert settings.max_log_size_bytes == 10_485_760
+    assert settings.agent_id.rpartition("-")[2].isalnum()
+    assert load(dict(URL)).agent_id != settings.agent_id
+
+
+def test_the_token_leaves_the_environment_and_is_not_shown() -> None:
+    environ = URL | {"KICI_AGENT_TOKEN": "kat_0123"}
+    settings = load(environ)
+    assert settings.agent_token == "kat_0123"
+    assert environ == URL
+    assert "kat_" not in repr(settings)
+
+
+def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("kat_0123\n")
+    assert load(URL | {"KICI_AGENT_TOKEN_FILE": str(tmp_path / "token")}).agent_token == "kat_0123"
+    with pytest.raises(SettingsInvalid, match="KICI_AGENT_TOKEN_FILE"):
+        load(URL | {"KICI_AGENT_TOKEN_FILE": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize(
+    ("given", "socket", "http"),
+    [
+        ("ws://host:4000", "ws://host:4000/ws", "http://host:4000"),
+        ("ws://host:4000/ws", "ws://host:4000/ws", "http://host:4000"),
+        ("https://ci.example/kici/", "wss://ci.example/kici/ws", "https://ci.example/kici"),
+        ("wss://ci.example/kici/ws", "wss://ci.example/kici/ws", "https://ci.example/kici"),
+    ],
+)
+def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, socket: str, http: str) -> None:
+    settings = load({"KICI_ORCHESTRATOR_URL": given})
+    assert (settings.websocket_url, settings.http_url) == (socket, http)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"KICI_ORCHESTRATOR_URL": ""},
+        {"KICI_ORCHESTRATOR_URL": "ftp://host"},
+        {"KICI_ORCHESTRATOR_URL": "ws://user:pass@host"},
+        {"KICI_SANDBOX": "maybe"},
+        {"KICI_SANDBOX_NETWORK": "none"},
+        {"KICI_AGENT_SLOTS": "0"},
+        {"KICI_AGENT_SLOTS": "many"},
+        {"KICI_LABELS": "gpu,KICI:os:linux"},
+        {"KICI_LOG_LEVEL": "loud"},
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_its_name(wrong: dict[str, str]) -> None:
+    with pytest.raises(SettingsInvalid, match=next(iter(wrong))):
+        load(URL | wrong)
+
+
+def test_labels_are_trimmed_and_empty_ones_dropped() -> None:
+    assert load(URL | {"KICI_LABELS": " gpu, big ,,gpu"}).labels == ("gpu", "big")
+
+
+def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
+    present = ["KICI_LABLES", "KICI_AGENT_SLOT", "KICI_ADMIN_TOKEN", "KICI_DATABASE_URL", "PATH", "KICI_LABELS"]
+    assert misspelt(present, NAMES) == [("KICI_AGENT_SLOT", "KICI_AGENT_SLOTS"), ("KICI_LABLES", "KICI_LABELS")]
+
+
+def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
+    assert nearest("KICI_SOMETHING", NAMES) is None
+    assert nearest("KICI_X", []) is None
