@@ -17,7 +17,7 @@ from asyncpg import Pool, Record
 
 from kici.orchestrator.store.sources import NewSource
 from tests.contract.forges import samples
-from tests.integration.intake.conftest import MIB, Orchestrator
+from tests.support.intake_server import MIB, Orchestrator
 
 SECRET = "s3cret"
 HUB = NewSource(name="hub", provider="github")
