@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.store import database, event_claims
 from kici.orchestrator.store.event_claims import ProcessedBody
 
