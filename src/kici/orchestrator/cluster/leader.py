@@ -55,9 +55,7 @@ class Leader:
             log.info("this coordinator leads", lease=held.name, token=held.token)
             try:
                 await self._lead(held)
-            except* LeaseLost:
-                log.info("this coordinator leads no longer", lease=held.name, token=held.token)
-            except* asyncio.CancelledError:
+            except asyncio.CancelledError:
                 await self._release(held)
                 raise
             finally:
@@ -65,33 +63,37 @@ class Leader:
 
     async def _seek(self) -> Lease:
         while True:
-            held = await self._acquire()
+            held = await self._acquire(self._ttl.total_seconds() / 3)
             if held is not None:
                 return held
             await asyncio.sleep(self._ttl.total_seconds() / 3)
 
     async def _lead(self, held: Lease) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for service in self._services(held):
-                tasks.create_task(supervise(service, passes=LeaseLost), name=f"{self._name}: {type(service).__name__}")
-            tasks.create_task(self._keep(held), name=f"{self._name}: renewal")
+        """Run the services until the lease is lost."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for service in self._services(held):
+                    name = f"{self._name}: {type(service).__name__}"
+                    tasks.create_task(supervise(service, passes=LeaseLost), name=name)
+                tasks.create_task(self._keep(held), name=f"{self._name}: renewal")
+        except* LeaseLost:
+            log.info("this coordinator leads no longer", lease=held.name, token=held.token)
 
     async def _keep(self, held: Lease) -> None:
         """Renew until it is lost."""
         interval = self._ttl.total_seconds() / 3
-        while True:
-            await asyncio.sleep(min(interval, max(self._until - time.monotonic(), 0) / 2))
-            renewed = await self._acquire()
+        while (left := self._until - time.monotonic()) > 0:
+            await asyncio.sleep(min(interval, max(left / 2, 0.01)))
+            renewed = await self._acquire(min(interval, self._until - time.monotonic()))
             if renewed is not None and renewed.token != held.token:
-                raise LeaseLost(held.name)  # it ran out, and was taken anew: what began under the old token ends
-            if renewed is None and time.monotonic() >= self._until:
-                raise LeaseLost(held.name)
+                break  # it ran out and was taken anew: what began under the old token ends
+        raise LeaseLost(held.name)
 
-    async def _acquire(self) -> Lease | None:
+    async def _acquire(self, patience: float) -> Lease | None:
         """None while somebody else holds it, or the database is away."""
         before = time.monotonic()
         try:
-            async with asyncio.timeout(self._ttl.total_seconds() / 3), self._pool.acquire() as db:
+            async with asyncio.timeout(patience), self._pool.acquire() as db:
                 held = await lease.acquire(db, self._name, self._instance, self._ttl)
         except Exception as error:
             if not is_away(error):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import asyncpg
@@ -22,6 +23,8 @@ FOLDER = Path(__file__).parent / "migrations"
 URL_VARIABLE = "KICI_DATABASE_URL"
 LOCK = 543210001
 """Advisory lock of whoever migrates."""
+LOCK_TRIES = 15
+"""Of a step that could not lock a table within `lock_timeout`."""
 
 
 class MigrationError(OrchestratorError):
@@ -93,14 +96,27 @@ async def run(url: str, direction: str, revision: str) -> None:
 
 def main() -> None:
     """`python -m kici.orchestrator.store.migrate upgrade|downgrade REVISION [--sql]`, the URL in the environment."""
+    import psycopg
     from alembic import command
     from alembic.config import Config
+    from sqlalchemy.exc import DBAPIError
 
     direction, revision, *flags = sys.argv[1:]
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["url"] = os.environ[URL_VARIABLE]
-    {"upgrade": command.upgrade, "downgrade": command.downgrade}[direction](config, revision, sql="--sql" in flags)
+    step = {"upgrade": command.upgrade, "downgrade": command.downgrade}[direction]
+    for tries_left in reversed(range(LOCK_TRIES)):
+        try:
+            step(config, revision, sql="--sql" in flags)
+        except DBAPIError as error:
+            if tries_left and isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                time.sleep(1)  # a busy table; steps that were done stay done
+                continue
+            sys.exit(str(error.orig).strip())
+        except psycopg.Error as error:
+            sys.exit(str(error).strip())
+        return
 
 
 if __name__ == "__main__":

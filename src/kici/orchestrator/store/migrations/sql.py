@@ -9,15 +9,19 @@ VERSIONS = Path(__file__).parent / "versions"
 
 
 def run_file(name: str) -> None:
-    """Run all statements of `versions/<name>` in the step's transaction.
-
-    SQLAlchemy would take `:word` (also inside a JSON literal) for a bind parameter; escaped, the text reaches the
-    server as it stands in the file. It doubles `%` for the driver by itself.
-    """
+    """Run all statements of `versions/<name>` in the step's transaction."""
     from alembic import op
     from sqlalchemy import text
 
-    op.execute(text((VERSIONS / name).read_text().replace("\\:", "\\\\:").replace(":", "\\:")))
+    op.execute(text(escaped((VERSIONS / name).read_text())))
+
+
+def escaped(sql: str) -> str:
+    """For `sqlalchemy.text`, so that the text reaches the server as it stands in the file.
+
+    SQLAlchemy would take `:word` for a bind parameter, inside a JSON literal, too. It doubles `%` by itself.
+    """
+    return sql.replace(":", "\\:")
 
 
 def content_hash(revision: str) -> str:

@@ -326,6 +326,7 @@ create index dispatch_queue_lane on dispatch_queue (label_set_id, repository, so
 create index dispatch_queue_ack on dispatch_queue (ack_deadline) where ack_deadline is not null;
 create index dispatch_queue_session on dispatch_queue (session_id) where session_id is not null;
 create index dispatch_queue_run on dispatch_queue (run_id);
+create index dispatch_queue_token on dispatch_queue (job_token_hash) where job_token_hash is not null;
 create index dispatch_queue_expiry on dispatch_queue (expires_at) where session_id is null;
 
 create table coordinators (
