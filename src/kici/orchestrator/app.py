@@ -4,19 +4,87 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from kici import __version__
-from kici.orchestrator import http
+from kici.forges.git.fetch import Repositories
+from kici.orchestrator import http, local_repository
+from kici.orchestrator.agents import socket
+from kici.orchestrator.agents.attention import Attention
+from kici.orchestrator.agents.contract import Settings as AgentSettings
+from kici.orchestrator.agents.conversation import Parts as ConversationParts
+from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.roster import Roster
+from kici.orchestrator.agents.silence import WatchSilence
+from kici.orchestrator.agents.socket import AgentSockets
 from kici.orchestrator.announcement import Announcement
+from kici.orchestrator.api import (
+    agent_tokens,
+    agents,
+    artifacts,
+    event_log,
+    git,
+    job_context,
+    logs,
+    queue,
+    run_start,
+    runs,
+    stream,
+)
+from kici.orchestrator.api import (
+    sources as source_routes,
+)
+from kici.orchestrator.bridges import AgentTokens, CloneLogins
+from kici.orchestrator.caches import sweep_uploads
+from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.caches.sweep_uploads import SweepUploads
 from kici.orchestrator.cluster.coordinator_lease import CoordinatorLease
+from kici.orchestrator.cluster.leader import Leader
 from kici.orchestrator.diagnostics import health, metrics
+from kici.orchestrator.dispatch import dispatcher
+from kici.orchestrator.dispatch.dispatcher import Dispatcher
+from kici.orchestrator.dispatch.explain import explain
+from kici.orchestrator.dispatch.orders import Place
+from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.bootstrap import bootstrap
-from kici.orchestrator.services import Stage, run_stages
+from kici.orchestrator.intake import drain_spool, endpoint
+from kici.orchestrator.intake.accept import Intake
+from kici.orchestrator.intake.drain_spool import DrainSpool
+from kici.orchestrator.intake.endpoint import Endpoint
+from kici.orchestrator.intake.inflight import InflightBytes
+from kici.orchestrator.intake.sources import Sources
+from kici.orchestrator.lifecycle.cancel import cancel_run
+from kici.orchestrator.lifecycle.limits import Limits
+from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.writer import StatusWriter
+from kici.orchestrator.local_repository import LocalRepository
+from kici.orchestrator.logs import compact, drop_partitions
+from kici.orchestrator.logs.compact import CompactLogs
+from kici.orchestrator.logs.drop_partitions import DropLogPartitions
+from kici.orchestrator.logs.reader import LogReader
+from kici.orchestrator.logs.tail import RunFeed
+from kici.orchestrator.logs.writer import LogWriter
+from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
+from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
+from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.pipeline import payloads
+from kici.orchestrator.pipeline import service as pipeline
+from kici.orchestrator.pipeline.lock_files import LockFiles
+from kici.orchestrator.pipeline.parts import Parts
+from kici.orchestrator.pipeline.payloads import MovePayloads
+from kici.orchestrator.pipeline.service import Pipeline
+from kici.orchestrator.secrets.master_key import load_key_ring
+from kici.orchestrator.secrets.scoped import ScopedSecrets
+from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.settings import Settings
-from kici.orchestrator.store import database, migrate
+from kici.orchestrator.store import database, migrate, notify, sessions
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from kici.orchestrator.store.lease import Lease
 from kici.orchestrator.store.notify import Listener, Notifier
 
 log = structlog.get_logger(__name__)
@@ -28,6 +96,7 @@ async def serve(settings: Settings) -> None:
         # ── the address comes first: where it is taken, nothing else has to be undone
         listening_socket = ends.enter_context(http.listen(settings.host, settings.port, settings.listen_fd))
         public_url = settings.public_url or http.address(listening_socket)
+        key_ring = load_key_ring(settings)
 
         # ── the database
         embedded = None if settings.database_url else EmbeddedPostgres(settings.data_dir / "postgres")
@@ -42,19 +111,124 @@ async def serve(settings: Settings) -> None:
         ends.callback(pool.terminate)
 
         # ── what the parts share
+        poll = timedelta(seconds=settings.poll_s)
+        ttl = timedelta(seconds=settings.coordinator_lease_s)
+        instance = settings.instance_id
+        limits = Limits.of(settings)
         notifier = Notifier(pool)
         listener = Listener(direct_url)
-        ttl = timedelta(seconds=settings.coordinator_lease_s)
-        lease = CoordinatorLease(pool, settings.instance_id, ttl, version=__version__, url=public_url)
+        objects = open_objects(settings)
+        access = Access(pool)
+        secrets = ScopedSecrets(key_ring)
+        sources = Sources(pool, secrets)
+        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
+        await sources.load()
         await lease.run_once()
         ends.push_async_callback(lease.leave)
 
+        # ── the repository that `kici up` offers
+        offered = _offered(settings)
+        if offered is not None:
+            await local_repository.offer(offered, pool, secrets, sources, public_url=public_url)
+        repositories = {offered.identifier: offered.directory} if offered is not None else {}
+
+        # ── webhooks in
+        intake = Intake(pool, notifier)
+        webhooks = Endpoint(
+            sources,
+            intake,
+            InflightBytes(settings.webhook_inflight_bytes),
+            spool_above=settings.webhook_spool_bytes,
+            spool_directory=settings.data_dir,
+        )
+        listener.subscribe(notify.SOURCES, sources.changed)
+        missed_pushes: list[Service] = (
+            [DrainSpool(intake, sources, drain_spool.Settings(offered.name, offered.spool))] if offered else []
+        )
+
+        # ── events become runs
+        git_repositories = Repositories(settings.data_dir / "mirrors", repositories)
+        lock_files = LockFiles(git_repositories, limit=settings.lockfile_cache_max)
+        events = Pipeline(
+            instance,
+            pool,
+            Parts(pool, sources, git_repositories, lock_files, limits.queue_timeout_s),
+            partial(settle_new_run, limits=limits),
+            notifier,
+            pipeline.Settings(attempts=settings.event_attempts, poll=poll),
+        )
+        listener.subscribe(notify.EVENTS, events.wake)
+
+        # ── jobs go to agents, and what they tell comes back
+        place = Place(public_url)
+        roster = Roster()
+        log_writer = LogWriter(pool, notifier)
+        statuses = StatusWriter(pool, notifier, limits, hold=lambda db: sessions.hold_lease(db, instance))
+        agent_settings = AgentSettings(
+            heartbeat_s=settings.heartbeat_s,
+            silent_s=settings.silent_s,
+            recovery_s=settings.recovery_s,
+            ack_timeout_s=limits.ack_timeout_s,
+        )
+        sockets = AgentSockets(
+            Door(pool, AgentTokens(access), roster, lease, notifier, limits, agent_settings, instance=instance),
+            ConversationParts(pool, roster, lease, statuses, log_writer, notifier, limits, instance=instance),
+            agent_settings,
+        )
+        dispatching = Dispatcher(
+            pool,
+            roster,
+            CloneLogins(sources),
+            listener,
+            notifier,
+            limits,
+            place,
+            dispatcher.Settings(interval=poll),
+            instance=instance,
+        )
+        attention = Attention(pool, roster, listener, interval=poll)
+        silence = WatchSilence(pool, roster, lease, notifier, limits, agent_settings, instance=instance)
+
+        # ── logs, artifacts, live views
+        feed = RunFeed(listener)
+        artifact_store = Artifacts(pool, objects)
+        compactor = CompactLogs(pool, objects, listener, notifier, compact.Settings(interval=poll))
+        streams = stream.RunStream(pool, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
+
+        # ── what one coordinator of the cluster does
+        def led(held: Lease) -> list[Service]:
+            retention = timedelta(hours=settings.log_retention_hours)
+            return [
+                EndStaleWaits(pool, held, notifier, limits, end_stale_waits.Settings()),
+                LoseSessions(pool, held, notifier, limits, lose_sessions.Settings(lease=ttl), instance=instance),
+                RequeueUnacknowledged(
+                    pool, held, notifier, limits, requeue_unacknowledged.Settings(lease=ttl), instance=instance
+                ),
+                SettleOverdue(pool, held, notifier, limits, settle_overdue.Settings(lease=ttl), instance=instance),
+                DropLogPartitions(pool, held, drop_partitions.Settings(retention=retention)),
+            ]
+
         # ── what is served
+        cancel = partial(cancel_run, limits=limits)
         routes = [
-            *health.routes(pool, lease.valid, instance=settings.instance_id, version=__version__),
+            *health.routes(pool, lease.valid, instance=instance, version=__version__),
             *metrics.routes(),
+            *endpoint.routes(webhooks),
+            *socket.routes(sockets),
+            *git.routes(access, repositories),
+            *job_context.routes(pool, access, place),
+            *artifacts.routes(pool, access, artifact_store),
+            *runs.routes(pool, access, notifier, cancel_run=cancel, explain=explain),
+            *run_start.routes(access, pool, notifier),
+            *logs.routes(access, LogReader(pool, objects)),
+            *stream.routes(access, streams),
+            *queue.routes(pool, access, explain=explain),
+            *agents.routes(pool, access),
+            *event_log.routes(pool, access),
+            *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
+            *agent_tokens.routes(access, pool),
         ]
         server = http.HttpServer(http.application(routes, base_path=settings.base_path), listening_socket)
 
@@ -63,7 +237,29 @@ async def serve(settings: Settings) -> None:
             [
                 Stage("database", [embedded] if embedded is not None else []),
                 Stage("coordination", [notifier, listener, lease]),
-                Stage("work", []),
-                Stage("front", [server, Announcement(server.listening, settings.data_dir, public_url)]),
+                Stage("writers", [intake, statuses, log_writer]),
+                Stage(
+                    "work",
+                    [
+                        sources,
+                        events,
+                        *missed_pushes,
+                        dispatching,
+                        attention,
+                        silence,
+                        compactor,
+                        MovePayloads(pool, objects, payloads.Settings()),
+                        SweepUploads(objects, sweep_uploads.Settings()),
+                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                    ],
+                ),
+                Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),
             ]
         )
+
+
+def _offered(settings: Settings) -> LocalRepository | None:
+    if not settings.local_repository:
+        return None
+    name = settings.local_repository
+    return LocalRepository(name, settings.data_dir / "repositories" / f"{name}.git")

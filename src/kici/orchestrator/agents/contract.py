@@ -40,7 +40,6 @@ class Tokens(Protocol):
 class OwnLease(Protocol):
     """This coordinator's lease, as it may be relied on without asking the database."""
 
-    @property
     def valid(self) -> bool: ...
 
     @property

@@ -192,7 +192,7 @@ class Conversation:
             await self._beat.wait()
             self._beat.clear()
             heartbeat = self._heartbeat
-            if not self._parts.lease.valid:
+            if not self._parts.lease.valid():
                 continue
             try:
                 if self._is_doubtful():
@@ -226,7 +226,7 @@ class Conversation:
         self._parts.roster.on_free()
 
     def _may_acknowledge(self) -> bool:
-        return self._parts.lease.valid and not self._is_doubtful()
+        return self._parts.lease.valid() and not self._is_doubtful()
 
     def _on_acknowledged(self) -> None:
         self._agent.known_at = self._parts.roster.clock()

@@ -63,7 +63,7 @@ class WatchSilence:
             agent for agent in self._roster.all() if not agent.lost and now - agent.heard_at > self._settings.silent_s
         ]
         lost = 0
-        if silent and self._lease.valid:
+        if silent and self._lease.valid():
             for agent in silent:
                 try:
                     lost += await self._lose(agent)

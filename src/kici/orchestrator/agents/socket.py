@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 from litestar import WebSocket, websocket
@@ -36,6 +37,13 @@ class AgentSockets:
         self._open: set[asyncio.Task[None]] = set()
         self._draining = False
 
+    async def run(self) -> None:
+        """Nothing until it is cancelled; then the agents are sent away."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.drain()
+
     async def drain(self) -> None:
         """Close every socket with 1001; the agents go to another coordinator, or come back to the next start. Their jobs
         run on."""
@@ -46,7 +54,7 @@ class AgentSockets:
         if self._open:
             await asyncio.wait(self._open, timeout=5)
 
-    async def serve(self, socket: WebSocket) -> None:
+    async def serve(self, socket: WebSocket[Any, Any, Any]) -> None:
         await socket.accept()
         task = asyncio.current_task()
         assert task is not None
@@ -57,7 +65,7 @@ class AgentSockets:
         finally:
             self._open.discard(task)
 
-    async def _talk(self, socket: WebSocket) -> None:
+    async def _talk(self, socket: WebSocket[Any, Any, Any]) -> None:
         if self._draining:
             raise Closing(CloseCode.GOING_AWAY, "this coordinator is stopping")
         hello = await self._hello(socket)
@@ -80,7 +88,7 @@ class AgentSockets:
 
         await Conversation(agent, self._parts, receive=receive, send=socket.send_bytes).serve()
 
-    async def _hello(self, socket: WebSocket) -> Hello:
+    async def _hello(self, socket: WebSocket[Any, Any, Any]) -> Hello:
         try:
             async with asyncio.timeout(self._settings.hello_s):
                 data = await socket.receive_data(mode="binary")
@@ -94,14 +102,14 @@ class AgentSockets:
 
 def routes(sockets: AgentSockets) -> list[WebsocketRouteHandler]:
     @websocket("/ws")
-    async def agent_socket(socket: WebSocket) -> None:
+    async def agent_socket(socket: WebSocket[Any, Any, Any]) -> None:
         await sockets.serve(socket)
 
     return [agent_socket]
 
 
 @asynccontextmanager
-async def _closing(socket: WebSocket) -> AsyncIterator[None]:
+async def _closing(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[None]:
     """Turn whatever ends a conversation into the right close frame."""
     try:
         yield
@@ -140,7 +148,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def _close(socket: WebSocket, closing: Closing) -> None:
+async def _close(socket: WebSocket[Any, Any, Any], closing: Closing) -> None:
     reason = closing.reason.encode()[:MAX_REASON].decode(errors="ignore")
     try:
         async with asyncio.timeout(SEND_S):

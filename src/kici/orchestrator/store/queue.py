@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
+from asyncpg import Record
 from msgspec import Struct
 
 from kici.engine import labels
@@ -172,8 +173,8 @@ async def _label_sets_of(db: Db, wanted: dict[str, labels.Requirement]) -> dict[
     return {row["key"]: row["id"] for row in await _sets_by_key(db, keys)}
 
 
-async def _sets_by_key(db: Db, keys: Sequence[str]) -> list[dict[str, int]]:
-    return [dict(row) for row in await db.fetch("select id, key from label_sets where key = any($1::text[])", keys)]
+async def _sets_by_key(db: Db, keys: Sequence[str]) -> list[Record]:
+    return await db.fetch("select id, key from label_sets where key = any($1::text[])", keys)
 
 
 class _Patterns(Struct):

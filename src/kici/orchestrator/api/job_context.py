@@ -1,0 +1,39 @@
+"""`GET /api/v1/agent/jobs/{id}/context`: what an attempt must know, where it was too large for the agent's socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from asyncpg import Pool, Record
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery
+
+from kici.orchestrator.api import parameters
+from kici.orchestrator.dispatch import orders
+from kici.orchestrator.errors import Conflict, Forbidden
+from kici.orchestrator.identity.access import Access, bearer
+from kici.orchestrator.store import jobs
+from kici.orchestrator.store.database import transaction
+
+MSGPACK = "application/msgpack"
+
+
+def routes(pool: Pool[Record], access: Access, place: orders.Place) -> list[HTTPRouteHandler]:
+    @get("/api/v1/agent/jobs/{job_id:str}/context")
+    async def job_context(
+        job_id: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
+    ) -> Response[bytes]:
+        """msgpack of `wire.context.JobContext`, for the attempt whose token this is."""
+        job = await access.job(bearer(request))
+        if job.job_id != parameters.uuid_of(job_id, "job"):
+            raise Forbidden("this token belongs to another job")
+        if job.attempt != attempt:
+            raise Conflict(f"attempt {attempt} is over: the job is at attempt {job.attempt}")
+        async with transaction(pool) as db:
+            found = await jobs.orders(db, [job.job_id])
+        context = orders.context(found[job.job_id], attempt, place)
+        return Response(msgspec.msgpack.encode(context), media_type=MSGPACK)
+
+    return [job_context]
