@@ -139,7 +139,7 @@ class GroupCommit(Generic[Item, Result]):
                 tries -= 1
                 if not tries or not is_transient(error):
                     raise
-                await asyncio.sleep(random.uniform(0.001, 0.05))  # noqa: S311 - so that two rivals part
+                await asyncio.sleep(random.uniform(0.001, 0.05))
             else:
                 if len(results) != len(items):
                     raise RuntimeError(f"{len(items)} items were applied, but {len(results)} results came back")
