@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -140,15 +141,20 @@ class Orchestrator:
         if isinstance(frame.body, Heartbeat):
             self.heartbeats.append(frame.body)
             if self.answers_heartbeats:
-                answer = OrchestratorFrame(HeartbeatAck(frame.body.number))
-                await socket.send(orchestrator_frames.encode(answer))
+                await _tell(socket, HeartbeatAck(frame.body.number))
         elif frame.seq:
             self.frames.append(frame)
             ack = self.answer(frame)
             if ack:
-                await socket.send(orchestrator_frames.encode(OrchestratorFrame(ack)))
+                await _tell(socket, ack)
         else:
             self.others.append(frame.body)
+
+
+async def _tell(socket: ServerConnection, body: Any) -> None:
+    """Or not, if the agent has left: what it said before is still read."""
+    with contextlib.suppress(ConnectionClosed):
+        await socket.send(orchestrator_frames.encode(OrchestratorFrame(body)))
 
 
 def _bytes(data: str | bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ class Lifecycle:
         self.asked.append((run_id, by, reason, force))
         return Cancelled("cancelling", 2, _NoWakes())
 
-    async def explain(self, db: Db, run_id: str) -> dict[str, str]:
-        return self.reasons
+    async def explain(self, db: Db, job_ids: Sequence[str]) -> dict[str, str]:
+        return {job_id: self.reasons[job_id] for job_id in job_ids if job_id in self.reasons}
 
 
 class _NoWakes:

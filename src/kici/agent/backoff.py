@@ -11,7 +11,7 @@ MAX_S = 60.0
 
 def delays(rng: random.Random | None = None) -> Iterator[float]:
     """Three quick tries, for an orchestrator that was only restarted; then 1 s, growing by half, to a minute."""
-    chance = rng or random.Random()  # noqa: S311 - spreads agents, guards nothing
+    chance = rng or random.Random()
     for _ in range(QUICK):
         yield chance.uniform(0.05, 0.2)
     pause = 1.0

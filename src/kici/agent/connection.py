@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -14,7 +14,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from kici.agent.backoff import delays
-from kici.agent.error_groups import leaves
 from kici.agent.errors import TurnedAway
 from kici.agent.outbox import Outbox
 from kici.agent.silence import Silence
@@ -131,7 +130,7 @@ class Connection:
             try:
                 welcome = await self._shake_hands(ws)
             except ConnectionClosed as closed:
-                raise self._verdict(closed) from closed
+                raise self._verdict([closed]) from closed
             log.info("connected", url=self._url, session=welcome.session_id, orchestrator=welcome.version)
             self._socket = ws
             try:
@@ -156,21 +155,19 @@ class Connection:
 
     async def _serve(self, ws: ClientConnection, welcome: Welcome) -> None:
         self._outbox.rewind()
+        # No task group: until Python 3.13 a failing one swallows a cancellation that comes meanwhile.
+        tasks = [asyncio.create_task(work) for work in (self._read(ws), self._write(ws), self._beat(ws, welcome))]
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(ws))
-                group.create_task(self._write(ws))
-                group.create_task(self._beat(ws, welcome))
-        except ExceptionGroup as errors:
-            task = asyncio.current_task()
-            if task and task.cancelling():
-                # A task group that is already failing swallows the cancellation (until Python 3.13).
-                raise asyncio.CancelledError from errors
-            verdict = self._verdict(errors)
-            if isinstance(verdict, TurnedAway):
-                raise verdict from errors
-            log.warning("connection lost", reason=str(verdict))
-            await ws.close(CloseCode.HEARTBEAT_TIMEOUT)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        verdict = self._verdict([end for end in ends if isinstance(end, Exception)])
+        if isinstance(verdict, TurnedAway):
+            raise verdict
+        log.warning("connection lost", reason=str(verdict))
+        await ws.close(CloseCode.HEARTBEAT_TIMEOUT)
 
     async def _read(self, ws: ClientConnection) -> None:
         while True:
@@ -213,9 +210,8 @@ class Connection:
     async def _send(self, ws: ClientConnection, body: FromAgent) -> None:
         await ws.send(agent_frames.encode(AgentFrame(0, body)))
 
-    def _verdict(self, error: Exception) -> Exception:
+    def _verdict(self, found: Sequence[Exception]) -> Exception:
         """What the end of a socket means for us. Raises what was no end of a socket."""
-        found = leaves(error)
         unexpected = [leaf for leaf in found if not isinstance(leaf, ConnectionClosed | _Lost)]
         if unexpected:
             raise unexpected[0]

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from kici.agent import checkout, context, environment, verify_kici, workspace
 from kici.agent.error_groups import leaves
-from kici.agent.errors import AgentError, PreparationFailed
+from kici.agent.errors import AgentError, DiskFull, PreparationFailed, is_disk_full
 from kici.agent.execution import Execution
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
@@ -162,6 +162,8 @@ class Job:
                 known = group.create_task(self._context())
                 group.create_task(self._acknowledged())
         except ExceptionGroup as errors:
+            if any(is_disk_full(error) for error in leaves(errors)):
+                raise DiskFull(settings.work_dir) from errors
             raise _most_telling(errors) from errors
         return _Prepared(execution, self._start(space, execution, locked.result(), known.result()))
 

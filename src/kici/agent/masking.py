@@ -2,7 +2,7 @@
 
 Of each value these forms are hidden: raw; each line of a value with several; base64 (also the URL-safe alphabet) of a
 text that contains the value at any offset; base64 of the value alone as programs wrap it; URL-encoded; escaped as JSON.
-Values shorter than `MIN_LENGTH` bytes are not hidden: they would hide half of every log and tell their length by it.
+Values and lines shorter than `MIN_LENGTH` bytes are not hidden: they would hide half of every log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 MIN_LENGTH = 3
 MASK = b"***"
@@ -21,6 +21,8 @@ _MIN_PIECE = 8
 """Of a piece of wrapped base64: shorter ones occur by chance."""
 _WRAPS = (64, 76)
 """Columns at which PEM writers and `base64` break lines."""
+_DFA_BYTES = 100_000
+"""Of all patterns: up to here the automaton that is three times as fast takes less than 30 MB."""
 _STRUCTURE = b"{}[]()<>,;:\"' \t"
 """A line made of nothing else is no secret, but part of many logs."""
 
@@ -34,7 +36,7 @@ def patterns(value: str) -> set[bytes]:
     for text in {value, value.strip()} - {""}:
         found.update(_escaped(text))
         found.update(_base64(text.encode()))
-    for line in value.splitlines():
+    for line in value.replace("\r", "\n").split("\n"):
         stripped = line.strip()
         if stripped.encode().strip(_STRUCTURE):
             found.add(stripped.encode())
@@ -96,7 +98,12 @@ class Secrets:
         if not self._patterns:
             return []
         if self._automaton is None:
-            self._automaton = BytesAhoCorasick(sorted(self._patterns), matchkind=MatchKind.Standard)
+            size = sum(map(len, self._patterns))
+            self._automaton = BytesAhoCorasick(
+                sorted(self._patterns),
+                matchkind=MatchKind.Standard,
+                implementation=Implementation.DFA if size <= _DFA_BYTES else None,
+            )
         matches = self._automaton.find_matches_as_indexes(data, overlapping=True)
         return sorted((start, end) for _, start, end in matches)
 

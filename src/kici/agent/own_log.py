@@ -1,4 +1,7 @@
-"""The agent's own log, on standard error: JSON, or text for a terminal. Tokens are cut out of every value."""
+"""The agent's own log, on standard error: JSON, or text for a terminal.
+
+Tokens are cut out of every value. Tracebacks show no local variables: those of a job hold its secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ import structlog
 
 from kici.agent.settings import Settings
 
+_json = structlog.processors.JSONRenderer()
 _TOKEN = re.compile(r"\bk[ajc]t_[0-9a-f]{8,}")
 
 
 def configure(settings: Settings) -> None:
     plain = settings.log_format == "plain" or (settings.log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer() if plain else structlog.processors.JSONRenderer()
+    renderer: Any = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if plain else _json
     level = {"warn": "warning"}.get(settings.log_level, settings.log_level)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks if not plain else _keep,
+            structlog.processors.format_exc_info,
             _without_tokens,
             renderer,
         ],
@@ -30,10 +34,6 @@ def configure(settings: Settings) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-
-
-def _keep(_logger: Any, _method: str, event: Any) -> Any:
-    return event
 
 
 def _without_tokens(_logger: Any, _method: str, event: Any) -> Any:

@@ -319,7 +319,7 @@ class QueueEntry(Body, frozen=True):
     created_at: datetime
     repository: str
     reason: str
-    """Why it waits, in words; empty when dispatched."""
+    """Why it waits, in words; empty when an agent runs it."""
 
 
 class QueueList(Body, frozen=True):

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.identity import tokens
+from kici.orchestrator.identity.tokens import create_admin, digest, new_job_token
 from tests.support import rows
 from tests.support.api_server import JOB_TOKEN, TOKENS, Parts, client, serve
 
@@ -28,7 +28,7 @@ async def admin(parts: Parts) -> AsyncIterator[httpx.AsyncClient]:
 async def job(pool: Pool[Record]) -> rows.Job:
     """A running job of two steps with a valid job token."""
     job = await rows.add_job(pool, await rows.add_run(pool), steps=("compile", "test"))
-    await rows.add_queue_row(pool, job, token_hash=tokens.digest(JOB_TOKEN))
+    await rows.add_queue_row(pool, job, token_hash=digest(JOB_TOKEN))
     return job
 
 
@@ -38,7 +38,7 @@ def admin_token(pool: Pool[Record]) -> Callable[[str], Awaitable[str]]:
 
     async def make(role: str) -> str:
         async with pool.acquire() as db:
-            return (await tokens.create_admin(db, label=role, role=role)).token
+            return (await create_admin(db, label=role, role=role)).token
 
     return make
 
@@ -48,7 +48,7 @@ def job_token(pool: Pool[Record]) -> Callable[[str], Awaitable[str]]:
     """Makes the token of an attempt that runs, of a job of this repository."""
 
     async def make(repository: str) -> str:
-        token = tokens.new_job_token()
+        token = new_job_token()
         await pool.execute(
             """
             with labels as (
@@ -60,7 +60,7 @@ def job_token(pool: Pool[Record]) -> Callable[[str], Awaitable[str]]:
               from labels
             """,
             repository,
-            tokens.digest(token),
+            digest(token),
         )
         return token
 

@@ -18,7 +18,7 @@ from kici.orchestrator.errors import Conflict
 from kici.orchestrator.intake.drain_spool import DrainSpool, Pass, Settings
 from kici.orchestrator.intake.internal_source import register_internal_source
 from kici.orchestrator.store.sources import NewSource
-from tests.integration.intake.conftest import Orchestrator
+from tests.support.intake_server import Orchestrator
 from tests.support.local_repository import SECRET
 
 Git: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,8 +15,8 @@ import pytest
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.database import create_pool
 from kici.orchestrator.store.embedded import EmbeddedPostgres
-from tests.integration.intake.conftest import Orchestrator
 from tests.integration.intake.test_webhooks import HUB, PUSH, deliver, github_headers
+from tests.support.intake_server import Orchestrator
 
 DEADLINE_S = 60
 
@@ -73,7 +72,7 @@ async def test_a_stopped_database_is_503_within_a_second_and_nothing_is_lost(
     await server.stop()
     for number in range(3):
         await refused(running, http, f"during-{number}")
-    await refused(running, http, "large", b'"' + b"x" * 2_000_000 + b'"')
+    await refused(running, http, "large", b'{"x": "' + b"x" * 2_000_000 + b'"}')
     await server.start()
     for delivery in ("during-0", "after"):
         await accepted(running, http, delivery)
@@ -119,22 +118,23 @@ async def test_every_delivery_that_was_accepted_survives_a_kill_of_the_database_
             else:
                 assert answer.status_code == 503
 
+    supervision = asyncio.create_task(server.run())
     senders = [asyncio.create_task(sender(str(name))) for name in range(8)]
     try:
         async with asyncio.timeout(DEADLINE_S):
             await enough.wait()
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)
-        await server.start()
         before = len(promised)
         async with asyncio.timeout(DEADLINE_S):
             while len(promised) < before + 50:
                 await asyncio.sleep(0.01)
     finally:
-        for task in senders:
+        for task in (*senders, supervision):
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*senders)
+        ended = await asyncio.gather(*senders, supervision, return_exceptions=True)
+    assert [one for one in ended if not isinstance(one, asyncio.CancelledError)] == []
+    assert server.starts == 2
     assert promised <= await deliveries(running)
 
 

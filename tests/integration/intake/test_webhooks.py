@@ -17,7 +17,7 @@ from asyncpg import Pool, Record
 
 from kici.orchestrator.store.sources import NewSource
 from tests.contract.forges import samples
-from tests.integration.intake.conftest import MIB, Orchestrator
+from tests.support.intake_server import MIB, Orchestrator
 
 SECRET = "s3cret"
 HUB = NewSource(name="hub", provider="github")
@@ -245,6 +245,36 @@ async def test_a_full_house_is_503_at_once(pool: Pool[Record], http: httpx.Async
         answer = await deliver(orchestrator, http)
         assert (answer.status_code, answer.json()["errorCode"], answer.headers["retry-after"]) == (503, "busy", "1")
         assert (await deliver(orchestrator, http, b"{}")).status_code == 202
+
+
+@pytest.mark.parametrize("body", [PUSH, b'{"ref": "refs/heads/main", "junk": "' + b"x" * 2 * MIB + b'"}'])
+async def test_a_full_disk_of_the_database_is_503_and_nothing_half_stored(
+    orchestrator: Orchestrator, http: httpx.AsyncClient, body: bytes
+) -> None:
+    await orchestrator.add(HUB)
+    await orchestrator.pool.execute(
+        """
+        create function full_disk() returns trigger language plpgsql
+            as $$ begin raise 'could not extend file: No space left on device' using errcode = 'disk_full'; end $$;
+        create trigger full_disk before insert on event_payloads execute function full_disk();
+        """
+    )
+    refused = await deliver(orchestrator, http, body)
+    assert (refused.status_code, refused.json()["errorCode"]) == (503, "unavailable")
+    assert await orchestrator.rows() == []
+    await orchestrator.pool.execute("drop trigger full_disk on event_payloads")
+    assert (await deliver(orchestrator, http, body)).status_code == 202
+
+
+async def test_a_refusal_keeps_the_connection_of_a_sender_that_has_said_everything(
+    orchestrator: Orchestrator, http: httpx.AsyncClient
+) -> None:
+    await orchestrator.add(HUB)
+    async with asyncio.timeout(1.5):
+        refused = await deliver(orchestrator, http, headers=github_headers(b"other"))
+        assert refused.status_code == 401
+        assert "connection" not in refused.headers
+        assert (await deliver(orchestrator, http)).status_code == 202
 
 
 def rss_anonymous() -> int:

@@ -15,7 +15,7 @@ from kici.orchestrator.pipeline.process import process
 from kici.orchestrator.pipeline.service import Done, Settings
 from kici.orchestrator.store import event_claims
 from kici.orchestrator.store.database import create_pool
-from kici.orchestrator.store.event_claims import ClaimLost, Ended
+from kici.orchestrator.store.event_claims import ClaimLost
 from tests.integration.pipeline.conftest import LOCK, Rig
 from tests.support.locks import lock, workflow
 
@@ -215,26 +215,3 @@ async def test_an_event_without_its_body_fails_with_that_sentence(rig: Rig) -> N
     await rig.pool.execute("delete from event_payloads")
     assert (await rig.done()).status == "failed"
     assert "body" in (await rig.event(event_id))["error_message"]
-
-
-async def test_the_claim_reads_an_index_however_many_events_have_ended(rig: Rig) -> None:
-    await rig.pool.execute(
-        """
-        insert into event_log (org_id, delivery_id, routing_key, event, source, provider, payload_size_bytes,
-                               payload_hash, status)
-        select 'default', 'old-' || n, 'k', 'push', 'direct', 'github', 0, '', 'processed'
-          from generate_series(1, 20000) n
-        """
-    )
-    await pushed(rig)
-    await rig.pool.execute("analyze event_log")
-    plan = await rig.pool.fetchval(
-        """
-        explain (format json)
-        select id from event_log where status = 'received' and next_attempt_at <= now()
-         order by next_attempt_at limit 8 for update skip locked
-        """
-    )
-    assert "Seq Scan" not in str(plan)
-    assert "event_log_open_idx" in str(plan)
-    assert Ended(status="x").matched == 0

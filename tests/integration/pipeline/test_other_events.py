@@ -170,6 +170,17 @@ async def test_one_webhook_starts_workflows_of_the_same_name_in_two_repositories
     assert sorted(run["repo_identifier"] for run in await rig.runs()) == ["local/app", "team/app"]
 
 
+async def test_what_a_removed_source_has_registered_is_not_started_any_more(rig: Rig) -> None:
+    sha = rig.local.commit({LOCK: lock(workflow("hooked", on=[GenericWebhookTrigger("grafana")]))})
+    rig.local.push()
+    await rig.push(sha)
+    await rig.done()
+    grafana = await rig.add_source("grafana", "generic")
+    await rig.pool.execute("update workflow_registrations set routing_key = 'github:gone'")
+    await rig.deliver(grafana, "default", {})
+    assert (await rig.done()).run_ids == ()
+
+
 async def by_hand(rig: Rig, **start: Any) -> str:
     source = await rig.local_source()
     body = msgspec.json.encode(

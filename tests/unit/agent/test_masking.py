@@ -51,14 +51,14 @@ def test_the_output_is_the_text_with_every_secret_masked_however_it_was_cut(
     assert masked(values, cut(text, borders)) == naive(values, text)
 
 
-@given(st.text(min_size=8, max_size=40), st.lists(st.integers(0, 300), max_size=6), st.binary(max_size=4))
-def test_no_form_of_a_secret_gets_through(value: str, borders: list[int], before: bytes) -> None:
+@given(st.text(max_size=40), st.lists(st.integers(0, 300), max_size=6), st.binary(max_size=4))
+def test_no_form_of_a_secret_gets_through(rest: str, borders: list[int], before: bytes) -> None:
+    value = "s3cr3t" + rest
     raw = value.encode()
     forms = [raw, base64.b64encode(raw), quote(value, safe="").encode(), json.dumps(value)[1:-1].encode()]
     for form in forms:
-        hidden = form.strip() if b"\n" not in form else form
         out = masked([value], cut(before + b" " + form + b" tail", borders))
-        assert len(hidden) < 3 or not value.split() or hidden not in out or hidden in before
+        assert form not in out
 
 
 @pytest.mark.parametrize("offset", range(3))

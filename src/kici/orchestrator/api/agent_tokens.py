@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 from typing import Any, Final
 
 from asyncpg import Pool, Record
@@ -14,13 +12,12 @@ from litestar.params import FromPath, JSONBody
 
 from kici.orchestrator.errors import Invalid, NotFound
 from kici.orchestrator.identity.access import Access
+from kici.orchestrator.identity.tokens import create_agent
 from kici.orchestrator.store import database, tokens
 from kici.wire.api import AgentToken, AgentTokenAnswer, AgentTokenCreate, AgentTokenList
 
 PATH: Final = "/api/v1/agent-tokens"
 
-_PREFIX = "kat_"
-_SHOWN = 12
 _LABEL = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9:._/-]{0,127}\Z")
 
 
@@ -33,16 +30,9 @@ def routes(access: Access, pool: Pool[Record]) -> list[HTTPRouteHandler]:
         for label in data.labels or ():
             if not _LABEL.match(label):
                 raise Invalid(f"labels: {label!r} is no label: letters, digits and : . _ / - are")
-        token = _PREFIX + secrets.token_hex(32)
         async with database.transaction(pool) as db:
-            token_id = await tokens.create_agent(
-                db,
-                hashlib.sha256(token.encode()).hexdigest(),
-                prefix=token[:_SHOWN],
-                labels=data.labels,
-                created_by=request.user.id,
-            )
-        return AgentTokenAnswer(token_id, token)
+            made = await create_agent(db, labels=data.labels, created_by=request.user.actor)
+        return AgentTokenAnswer(made.id, made.token)
 
     @get(PATH, guards=guards, summary="List the tokens of agents")
     async def list_agent_tokens() -> AgentTokenList:

@@ -38,16 +38,9 @@ def routes(pool: Pool[Record], access: Access, *, explain: Explain) -> list[HTTP
         )
         async with transaction(pool) as db:
             entries = await queue.listed(db, wanted, parameters.within(limit, 1, 1000, "limit"))
-            reasons: dict[str, str] = {}
-            for run in sorted({entry.run_id for entry in entries if entry.status == "pending"}):
-                reasons |= await explain(db, run)
+            reasons = await explain(db, [entry.job_id for entry in entries])
         return api.QueueList(
-            [
-                msgspec.structs.replace(entry, reason=reasons.get(entry.job_id, ""))
-                if entry.status == "pending"
-                else entry
-                for entry in entries
-            ]
+            [msgspec.structs.replace(entry, reason=reasons.get(entry.job_id, "")) for entry in entries]
         )
 
     return [list_queue]

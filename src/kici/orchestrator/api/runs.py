@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
@@ -19,12 +19,12 @@ from kici.orchestrator.store.database import Db, transaction
 from kici.orchestrator.store.views import runs
 from kici.wire import api
 
-Explain: TypeAlias = Callable[[Db, str], Awaitable[dict[str, str]]]
-"""(database, run id) → job id → why the job waits, in words."""
+Explain: TypeAlias = Callable[[Db, Sequence[str]], Awaitable[dict[str, str]]]
+"""(database, job ids) → job id → why the job waits, in words. Jobs that do not wait are missing."""
 
 STATUSES = frozenset({*RunStatus, "timed_out_stale", "skipped"})
 """The last two are the original's: no run of ours has them, and asking for them finds nothing."""
-_WAITING = frozenset({JobStatus.PENDING, JobStatus.QUEUED})
+_WAITING = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.RECOVERING, JobStatus.CANCELLING})
 _MAX_BODY = 65_536
 
 
@@ -96,7 +96,7 @@ def routes(
         async with transaction(pool) as db:
             await existing(db, wanted)
             found = await runs.jobs(db, wanted, steps=parameters.flag(include_steps))
-            return api.JobList(await with_reasons(db, wanted, found, explain))
+            return api.JobList(await with_reasons(db, found, explain))
 
     @post("/api/v1/admin/runs/{run_id:str}/cancel", status_code=200, guards=[access.guard("run.cancel")])
     async def cancel(run_id: FromPath[str], request: Request[Any, Any, Any]) -> api.CancelAnswer:
@@ -127,13 +127,12 @@ async def existing(db: Db, run_id: str) -> api.Run:
     return run
 
 
-async def with_reasons(db: Db, run_id: str, jobs: list[api.Job], explain: Explain) -> list[api.Job]:
+async def with_reasons(db: Db, jobs: list[api.Job], explain: Explain) -> list[api.Job]:
     """The jobs, those that wait with the reason."""
-    if not any(job.status in _WAITING for job in jobs):
-        return jobs
-    reasons = await explain(db, run_id)
+    waiting = [job.job_id for job in jobs if job.status in _WAITING]
+    reasons = await explain(db, waiting) if waiting else {}
     return [
-        msgspec.structs.replace(job, waiting_reason=reasons.get(job.job_id)) if job.status in _WAITING else job
+        msgspec.structs.replace(job, waiting_reason=reasons[job.job_id]) if job.job_id in reasons else job
         for job in jobs
     ]
 

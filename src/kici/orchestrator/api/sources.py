@@ -51,7 +51,7 @@ def routes(
             created_at=source.created_at,
         )
 
-    @post(PATH, guards=[access.guard("context.create")], summary="Add a source")
+    @post(PATH, guards=[access.guard("source.manage")], summary="Add a source")
     async def create_source(data: JSONBody[SourceCreate]) -> SourceAnswer:
         """Its secrets are stored encrypted and never shown again."""
         new = _checked(data)
@@ -65,12 +65,12 @@ def routes(
         await changed(source)
         return SourceAnswer(shown(source))
 
-    @get(PATH, guards=[access.guard("context.read")], summary="List the sources")
+    @get(PATH, guards=[access.guard("source.read")], summary="List the sources")
     async def list_sources() -> SourceList:
         async with database.transaction(pool) as db:
             return SourceList([shown(source) for source in await sources.all_live(db)])
 
-    @delete(PATH + "/{source:str}", guards=[access.guard("context.delete")], summary="Remove a source")
+    @delete(PATH + "/{source:str}", guards=[access.guard("source.manage")], summary="Remove a source")
     async def delete_source(source: FromPath[str]) -> None:
         """By name, routing key or id. What it has delivered stays in the event log."""
         async with database.transaction(pool) as db:

@@ -92,7 +92,7 @@ class RunStream:
         async with transaction(self._pool) as db:
             run = await existing(db, run_id)
             jobs = await runs.jobs(db, run_id, steps=True)
-            return run, await with_reasons(db, run_id, jobs, self._explain)
+            return run, await with_reasons(db, jobs, self._explain)
 
     async def steps(self, run_id: str, jobs: frozenset[str] | None) -> list[logs.Step]:
         async with transaction(self._pool) as db:

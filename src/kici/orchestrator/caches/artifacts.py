@@ -20,8 +20,7 @@ from kici.orchestrator.store.database import transaction
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
-MAX_NAME = 128
-_NAME = re.compile(r"[^\W_][\w .,+@=:()\[\]-]*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ +@=,()-]{0,199}")
 
 
 class AttemptOver(OrchestratorError):
@@ -123,10 +122,10 @@ class Artifacts:
 
 
 def check_name(name: str) -> None:
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name != name.rstrip(". "):
         raise Invalid(
-            f"{name[:200]!r} is not an artifact name: it begins with a letter or digit and has at most {MAX_NAME}"
-            " letters, digits, blanks and . , + @ = : _ - ( ) [ ]"
+            f"{name[:200]!r} cannot be the name of an artifact: write 1 to 200 letters, digits, blanks and any of"
+            " . _ - + @ = , ( )"
         )
 
 

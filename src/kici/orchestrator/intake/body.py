@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import mmap
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
-from litestar.types import Receive
+from litestar.types import HTTPReceiveMessage
 from msgspec import Struct
 
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake.errors import BodyTooLarge, BodyTooSlow
 from kici.orchestrator.intake.inflight import Reservation
+
+Receive: TypeAlias = Callable[[], Awaitable[HTTPReceiveMessage]]
 
 _PIECE = 256 * 1024
 _DEADLINE_S = 60.0

@@ -15,7 +15,7 @@ from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake.accept import Accepted, Intake
 from kici.orchestrator.intake.body import Body
 from kici.orchestrator.intake.sources import Sources
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import structlog
 from litestar import asgi
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
-from litestar.types import HTTPScope, Receive, Scope, Send
+from litestar.types import HTTPReceiveMessage, HTTPScope, Receive, Scope, Send
+from prometheus_client import Counter
 
 from kici.errors import KiciError
 from kici.forges.contract import BadSignature, Headers
@@ -33,10 +34,27 @@ from kici.wire.api import Problem
 
 log = structlog.get_logger(__name__)
 
+ANSWERS = Counter("kici_webhook_answers_total", "Webhooks by the status that they were answered with", ["status"])
+
 _MOUNT: Final = "/webhook"
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 64 * 1024 * 1024
 _json = msgspec.json.Encoder()
+
+
+class _Sender:
+    """Receives, and knows whether the sender still has something to say."""
+
+    __slots__ = ("_receive", "sending")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.sending = True
+
+    async def __call__(self) -> HTTPReceiveMessage:
+        message = cast("HTTPReceiveMessage", await self._receive())
+        self.sending = message["type"] == "http.request" and message.get("more_body", False)
+        return message
 
 
 class Endpoint:
@@ -59,16 +77,19 @@ class Endpoint:
         if scope["type"] == ScopeType.WEBSOCKET:
             await send({"type": "websocket.close", "code": 1008, "reason": "webhooks are delivered by POST"})
             return
+        sender = _Sender(receive)
         try:
-            status, answer = _answer(await self._take(scope, receive))
+            status, answer = _answer(await self._take(scope, sender))
         except SenderLeft:
             return
         except KiciError as error:
-            await _refuse(error, receive, send)
+            status = error.status
+            await _refuse(error, sender, send)
         else:
             await _respond(send, status, answer)
+        ANSWERS.labels(status).inc()
 
-    async def _take(self, scope: HTTPScope, receive: Receive) -> Outcome:
+    async def _take(self, scope: HTTPScope, receive: _Sender) -> Outcome:
         if scope["method"] != "POST":
             raise WrongMethod("webhooks are delivered by POST")
         candidates = self._candidates(scope["path"])
@@ -140,7 +161,7 @@ def _answer(outcome: Outcome) -> tuple[int, bytes]:
             return 200, _json.encode({"accepted": True, "status": "filtered", "reason": reason})
 
 
-async def _refuse(error: KiciError, receive: Receive, send: Send) -> None:
+async def _refuse(error: KiciError, sender: _Sender, send: Send) -> None:
     log.info("refused a webhook", status=error.status, code=error.code, reason=str(error))
     headers = []
     if isinstance(error, RateLimited):
@@ -150,7 +171,7 @@ async def _refuse(error: KiciError, receive: Receive, send: Send) -> None:
     elif error.status == 405:
         headers.append((b"allow", b"POST"))
     answer = _json.encode(Problem(error=str(error), error_code=error.code))
-    await _respond(send, error.status, answer, headers, linger=receive)
+    await _respond(send, error.status, answer, headers, linger=sender if sender.sending else None)
 
 
 async def _respond(
@@ -159,7 +180,7 @@ async def _respond(
     answer: bytes,
     headers: Sequence[tuple[bytes, bytes]] = (),
     *,
-    linger: Receive | None = None,
+    linger: _Sender | None = None,
 ) -> None:
     """`linger`: read on for a while after the answer. A socket that is closed while its sender still sends is reset,
     and the reset may overtake the answer.
@@ -178,12 +199,10 @@ async def _respond(
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _discard(receive: Receive) -> None:
+async def _discard(sender: _Sender) -> None:
     left = _LINGER_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
-            while left > 0:
-                message = await receive()
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
-                left -= len(message.get("body", b""))
+            while sender.sending and left > 0:
+                message = await sender()
+                left -= len(message["body"]) if message["type"] == "http.request" else 0

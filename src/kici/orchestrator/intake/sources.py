@@ -15,7 +15,7 @@ from kici.forges import contract
 from kici.forges.contract import Forge
 from kici.forges.registry import forge_of
 from kici.orchestrator.intake.rate import SlidingWindow
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.secrets.errors import SecretUnreadable
 from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import database, sources

@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from kici.orchestrator.logs import chunks
 from kici.orchestrator.logs.compacted import Packer
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.objects import keys
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import logs, notify, outbox

@@ -11,7 +11,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator.logs import compact
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.store import lease, logs
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from kici.orchestrator.pipeline.new_runs import LockPlace
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.repository_events import plan_matching
 from kici.orchestrator.pipeline.results import Planned, Result
-from kici.orchestrator.pipeline.subjects import Subject
+from kici.orchestrator.pipeline.subjects import Subject, source_of
 from kici.orchestrator.store import registrations
 from kici.orchestrator.store.event_claims import Claim, Ended
 from kici.orchestrator.store.registrations import Registration
@@ -22,7 +22,7 @@ _TRIGGER = str(GenericWebhookTrigger.__struct_config__.tag)
 
 
 async def handle(parts: Parts, claim: Claim, event: Event) -> Result:
-    """A repository that two sources tell of starts each workflow once."""
+    """A repository that two sources tell of starts each workflow once; one whose source was removed starts none."""
     async with parts.pool.acquire() as db:
         registered = await registrations.with_trigger(db, _TRIGGER)
     runs: list[Planned] = []
@@ -30,7 +30,7 @@ async def handle(parts: Parts, claim: Claim, event: Event) -> Result:
     seen: set[tuple[str, str]] = set()
     for one in _listening_to(registered, event.source):
         key = (one.repository.repo, one.workflow.name)
-        if key in seen:
+        if key in seen or await source_of(parts.sources, one.repository.routing_key) is None:
             continue
         seen.add(key)
         place = LockPlace(one.commit_sha, one.repository.context.lock_sha256)

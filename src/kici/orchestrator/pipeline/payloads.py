@@ -12,13 +12,13 @@ import gzip
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
-from urllib.parse import quote
 
 import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
 
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.errors import Unavailable
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.store import database, event_claims
 from kici.orchestrator.store.event_claims import ProcessedBody
 
@@ -37,7 +37,8 @@ class Pass(Struct, frozen=True):
 
 
 class PutsObjects(Protocol):
-    async def put(self, key: str, data: bytes) -> object: ...
+    async def put(self, key: str, data: bytes) -> object:
+        """Raises `Unavailable` when the store cannot be reached."""
 
 
 class MovePayloads:
@@ -76,11 +77,11 @@ class MovePayloads:
         return Pass(moved=moved, failed=len(bodies) - moved)
 
     async def _move(self, body: ProcessedBody) -> bool:
-        key = object_key(body.org_id, body.delivery_id)
+        key = object_key(body.org_id, body.event_id)
         packed = await asyncio.to_thread(gzip.compress, body.body, 6, mtime=0)
         try:
             await self._objects.put(key, packed)
-        except Exception as error:  # noqa: BLE001 - whatever store it is: the body stays, the next pass tries again
+        except Unavailable as error:
             log.warning("a payload cannot be put into the object store", key=key, error=str(error))
             return False
         async with self._pool.acquire() as db:
@@ -88,5 +89,6 @@ class MovePayloads:
         return True
 
 
-def object_key(org_id: str, delivery_id: str) -> str:
-    return f"event-log/{org_id}/{quote(delivery_id, safe='')}.json.gz"
+def object_key(org_id: str, event_id: str) -> str:
+    """By the event's own id: a delivery id is what its sender likes, and no name in a store is made of that."""
+    return f"event-log/{org_id}/{event_id}.json.gz"

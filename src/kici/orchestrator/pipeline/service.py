@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from kici.errors import KiciError
 from kici.forges.git.errors import BadRemote, GitError
-from kici.orchestrator.maintenance.pace import Pace
+from kici.orchestrator.pace import Pace
 from kici.orchestrator.pipeline import metrics, results
 from kici.orchestrator.pipeline.commit import SettlesRuns, Writer
 from kici.orchestrator.pipeline.parts import Parts

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from kici.engine.events import Event
 from kici.forges.contract import Source
+from kici.forges.git.errors import BadRemote
 from kici.forges.git.remote import LOCAL_PREFIX, Remote
 
 
@@ -54,8 +55,13 @@ def clone_url(url: str, repo: str) -> str:
 
 
 async def remote_of(sources: Sources, url: str, routing_key: str) -> Remote:
-    """The repository with the credentials of the source through which it is reached."""
+    """The repository with the credentials of the source through which it is reached.
+
+    Raises `BadRemote` if that source was removed: without it nobody says that the repository may be read.
+    """
     if url.startswith(LOCAL_PREFIX):
         return Remote(url)
     source = await source_of(sources, routing_key)
-    return Remote(url, password=source.clone_token if source else "")
+    if source is None:
+        raise BadRemote(f"the source {routing_key}, through which the repository was reached, was removed")
+    return Remote(url, password=source.clone_token)

@@ -165,7 +165,6 @@ async def give_back(db: Db, holder: str) -> int:
 class ProcessedBody(Struct, frozen=True):
     event_id: str
     org_id: str
-    delivery_id: str
     body: bytes
 
 
@@ -173,7 +172,7 @@ async def processed_bodies(db: Db, limit: int) -> list[ProcessedBody]:
     """Bodies of events that nobody will process again, oldest first."""
     rows = await db.fetch(
         """
-        select p.event_id, e.org_id, e.delivery_id, p.body
+        select p.event_id, e.org_id, p.body
           from event_payloads p
           join event_log e on e.id = p.event_id
          where e.status <> 'received'

@@ -106,7 +106,8 @@ async def create(db: Db, new: NewSource) -> StoredSource | None:
             insert into generic_webhook_sources as s
                    (id, customer_id, name, routing_key, verification_method, verification_config, event_type_header,
                     event_type_path, allowed_events, provider_type, max_payload_bytes, git_config)
-            select id, $1::text, $2::text, 'generic:' || $1::text || ':' || id, $3, $4, nullif($5, ''), nullif($6, ''), $7, $8, $9, $10
+            select id, $1::text, $2::text, 'generic:' || $1::text || ':' || id, $3, $4, nullif($5, ''), nullif($6, ''),
+                   $7, $8, $9, $10
               from (select gen_random_uuid() as id) as made
             """,
             ORG,

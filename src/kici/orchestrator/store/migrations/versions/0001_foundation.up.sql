@@ -236,6 +236,7 @@ create table execution_jobs (
   report_deadline timestamptz,
   cancel_requested_at timestamptz,
   cancel_force boolean not null default false,
+  cancel_deadline timestamptz,
   log_hour timestamptz,
   runs_on_labels jsonb,
   outputs jsonb,
@@ -250,7 +251,9 @@ create table execution_jobs (
 create index idx_execution_jobs_run_id on execution_jobs (run_id);
 create index idx_execution_jobs_session on execution_jobs (session_id) where session_id is not null
   and status in ('running', 'recovering', 'cancelling');
-create index idx_execution_jobs_recovery on execution_jobs (recovery_deadline) where status = 'recovering';
+create index idx_execution_jobs_recovery on execution_jobs (least(recovery_deadline, report_deadline))
+  where status = 'recovering';
+create index idx_execution_jobs_cancel on execution_jobs (cancel_deadline) where status = 'cancelling';
 
 create table execution_job_needs (
   run_id uuid not null references execution_runs (run_id),
@@ -323,9 +326,11 @@ create table dispatch_queue (
   expires_at timestamptz
 );
 create index dispatch_queue_lane on dispatch_queue (label_set_id, repository, sort_key) where session_id is null;
+create index dispatch_queue_later on dispatch_queue (not_before) where session_id is null and attempt > 0;
 create index dispatch_queue_ack on dispatch_queue (ack_deadline) where ack_deadline is not null;
 create index dispatch_queue_session on dispatch_queue (session_id) where session_id is not null;
 create index dispatch_queue_run on dispatch_queue (run_id);
+create index dispatch_queue_token on dispatch_queue (job_token_hash) where job_token_hash is not null;
 create index dispatch_queue_expiry on dispatch_queue (expires_at) where session_id is null;
 
 create table coordinators (

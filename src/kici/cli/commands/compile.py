@@ -1,0 +1,75 @@
+"""`kici compile`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("compile")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if the committed lock file differs.")
+@click.option("--strict", is_flag=True, help="Take warnings for errors.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was found as JSON.")
+def compile_(check: bool, strict: bool, as_json: bool) -> int:
+    """Write .kici/kici.lock.json from the workflows.
+
+    The modules under .kici/workflows/ are imported in a process of their own. All that is wrong with them is said at
+    once.
+    """
+    from kici.cli import repository
+    from kici.compiler import drift
+    from kici.compiler.compile import compile_directory
+    from kici.engine import lockfile
+
+    root = repository.root()
+    compiled = compile_directory(root, strict=strict)
+    differences = drift.differences(root, compiled.lock, compiled.data) if compiled.lock else []
+    if compiled.lock and not check and differences:
+        temporary = root / ".kici" / ".kici.lock.json.new"
+        temporary.write_bytes(compiled.data)
+        temporary.replace(root / lockfile.PATH)
+    if as_json:
+        _print_json(compiled, differences)
+    else:
+        for diagnostic in compiled.problems:
+            click.echo(f"error: {diagnostic}", err=True)
+        for diagnostic in compiled.warnings:
+            click.echo(f"warning: {diagnostic}", err=True)
+        _tell(compiled, differences, check=check)
+    return 1 if compiled.problems or (check and differences) else 0
+
+
+def _tell(compiled: object, differences: list[str], *, check: bool) -> None:
+    from kici.compiler.compile import Compiled
+    from kici.engine import lockfile
+
+    assert isinstance(compiled, Compiled)
+    if compiled.lock is None:
+        count = len(compiled.problems)
+        click.echo(f"{count} {'error' if count == 1 else 'errors'}; {lockfile.PATH} was not written", err=True)
+        return
+    workflows = len(compiled.lock.workflows)
+    jobs = sum(len(workflow.jobs) for workflow in compiled.lock.workflows)
+    counted = f"{workflows} {'workflow' if workflows == 1 else 'workflows'}, {jobs} {'job' if jobs == 1 else 'jobs'}"
+    if not differences:
+        click.echo(f"{lockfile.PATH} is up to date: {counted}")
+    elif check:
+        for difference in differences:
+            click.echo(f"error: {difference}", err=True)
+        click.echo(f"{lockfile.PATH} is not up to date: run `kici compile` and commit it", err=True)
+    else:
+        click.echo(f"wrote {lockfile.PATH}: {counted}")
+
+
+def _print_json(compiled: object, differences: list[str]) -> None:
+    import msgspec
+
+    from kici.compiler.compile import Compiled
+
+    assert isinstance(compiled, Compiled)
+    found = {
+        "workflows": [workflow.name for workflow in compiled.lock.workflows] if compiled.lock else [],
+        "problems": compiled.problems,
+        "warnings": compiled.warnings,
+        "differences": differences,
+    }
+    click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())

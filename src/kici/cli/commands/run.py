@@ -1,0 +1,16 @@
+"""`kici run`: the group of ways to run a workflow."""
+
+from __future__ import annotations
+
+import click
+
+from kici.cli.lazy import LazyGroup
+
+_COMMANDS = {
+    "local": ("kici.cli.commands.run_local", "local", "Run a workflow on this machine, without an orchestrator."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def run() -> None:
+    """Run workflows."""

@@ -1,0 +1,1 @@
+"""Workflows → lock file: collect (in a child process), check, hash, write."""

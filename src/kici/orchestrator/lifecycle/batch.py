@@ -1,0 +1,253 @@
+"""Applies one batch of agents' frames inside one transaction: rows locked in the one order, then rule after rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
+from kici.orchestrator.lifecycle import accept, end, requeue, steps
+from kici.orchestrator.lifecycle.frames import Busy, Item, Outcome, Refused, Superseded, Taken
+from kici.orchestrator.lifecycle.limits import Limits
+from kici.orchestrator.lifecycle.locked import Locked
+from kici.orchestrator.lifecycle.text import storable, storable_json
+from kici.orchestrator.store import jobs, queue, run_states, sessions
+from kici.orchestrator.store.database import Db
+from kici.orchestrator.store.jobs import Acceptance, Job
+from kici.orchestrator.store.steps import StepWrite
+from kici.wire.agent import JobAccepted, JobRejected, JobStatusChanged, StepStatusChanged
+
+_EVENTS = {
+    JobStatus.SUCCESS: JobEvent.SUCCEED,
+    JobStatus.FAILED: JobEvent.FAIL,
+    JobStatus.CANCELLED: JobEvent.CANCEL,
+    JobStatus.SKIPPED: JobEvent.SKIP,
+}
+_LATEST_MS = 253_402_300_799_000
+"""The year 9999: an agent's clock says many things."""
+
+F = TypeVar("F", JobAccepted, JobRejected, StepStatusChanged, JobStatusChanged)
+
+
+class Batch:
+    """`outcomes` holds the answer to every item, by its number, once `apply` has returned."""
+
+    def __init__(self, limits: Limits, items: Sequence[Item]) -> None:
+        self.locked = Locked(limits)
+        self.outcomes: dict[int, Outcome] = {}
+        self._items = items
+        self._runs: dict[str, str] = {}
+
+    async def apply(self, db: Db) -> None:
+        await self._check_sessions(db)
+        await self._lock(db)
+        await self._accept(db)
+        await self._give_back(db)
+        await self._record_steps(db)
+        await self._begin_cancelling(db)
+        await self._end(db)
+
+    def _open(self) -> Iterable[Item]:
+        return [item for item in self._items if item.number not in self.outcomes]
+
+    def _of(self, kind: type[F]) -> list[tuple[Item, F]]:
+        return [(item, item.frame) for item in self._open() if isinstance(item.frame, kind)]
+
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _check_sessions(self, db: Db) -> None:
+        """A job must not start under a session that is lost: nobody would ever find it silent."""
+        keep = any(isinstance(item.frame, JobAccepted) for item in self._items)
+        states = await sessions.states(db, {item.session.id for item in self._items}, keep=keep)
+        for item in self._items:
+            state = states.get(item.session.id)
+            if state is not None and state.closed:
+                self.outcomes[item.number] = Superseded()
+            elif isinstance(item.frame, JobAccepted) and (state is None or state.lost):
+                self._put_off(item.job_id)
+
+    async def _lock(self, db: Db) -> None:
+        """Runs, jobs, queue rows. What is locked elsewhere waits for a later batch, with all frames of its job."""
+        places = await jobs.whereabouts(db, {item.job_id for item in self._open()})
+        for item in self._open():
+            if item.job_id not in places:
+                self.outcomes[item.number] = Refused(f"there is no job {item.job_id}")
+        self._runs = {job_id: run_id for job_id, (run_id, _) in places.items()}
+        with_run = {item.job_id for item in self._open() if _touches_run(item, places[item.job_id][1])}
+        with_row = {item.job_id for item in self._open() if _touches_queue(item)}
+        if with_run:
+            runs = {self._runs[job_id] for job_id in with_run}
+            self.locked.runs = await run_states.lock(db, runs, skip_locked=True)
+        free = {
+            item.job_id
+            for item in self._open()
+            if item.job_id not in with_run or self._runs[item.job_id] in self.locked.runs
+        }
+        self.locked.jobs = await jobs.lock(db, free, skip_locked=True)
+        held = with_row & self.locked.jobs.keys()
+        if held:
+            self.locked.queue = await queue.lock(db, held, skip_locked=True)
+            for job_id in await queue.existing(db, held - self.locked.queue.keys()):
+                del self.locked.jobs[job_id]
+        for job_id in {item.job_id for item in self._open()} - self.locked.jobs.keys():
+            self._put_off(job_id)
+
+    def _put_off(self, job_id: str) -> None:
+        for item in self._items:
+            if item.job_id == job_id:
+                self.outcomes.setdefault(item.number, Busy())
+
+    # ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _accept(self, db: Db) -> None:
+        asked: dict[str, tuple[Item, Acceptance]] = {}
+        for item, frame in self._of(JobAccepted):
+            job = self.locked.jobs[item.job_id]
+            if job.attempt == frame.attempt and job.session_id == item.session.id:
+                self.outcomes[item.number] = Taken()
+            elif item.job_id in asked:
+                self.outcomes[item.number] = Busy()
+            else:
+                acceptance = Acceptance(item.job_id, frame.attempt, item.session.id, item.session.agent_id)
+                asked[item.job_id] = item, acceptance
+        refused = await accept.accept(db, self.locked, [acceptance for _, acceptance in asked.values()])
+        for job_id, (item, _) in asked.items():
+            self.outcomes[item.number] = Refused(refused[job_id]) if job_id in refused else Taken()
+
+    async def _give_back(self, db: Db) -> None:
+        backs = []
+        for item, frame in self._of(JobRejected):
+            row = self.locked.queue.get(item.job_id)
+            self.outcomes[item.number] = Taken()
+            if (
+                row is not None
+                and (row.attempt, row.session_id) == (frame.attempt, item.session.id)
+                and row.accepted_at is None
+                and item.job_id not in backs
+            ):
+                backs.append(item.job_id)
+        await requeue.give_back(db, self.locked, backs)
+
+    async def _record_steps(self, db: Db) -> None:
+        told: list[tuple[Item, StepWrite]] = []
+        for item, frame in self._of(StepStatusChanged):
+            reason = self._against(item, frame.attempt)
+            if reason:
+                self.outcomes[item.number] = Refused(reason)
+                continue
+            change = self._step_write(item, frame)
+            if isinstance(change, Refused):
+                self.outcomes[item.number] = change
+                continue
+            told.append((item, change))
+        answers = await steps.record(db, self.locked, [change for _, change in told])
+        for (item, _), reason in zip(told, answers, strict=True):
+            self.outcomes[item.number] = Refused(reason) if reason else Taken()
+
+    def _step_write(self, item: Item, frame: StepStatusChanged) -> StepWrite | Refused:
+        try:
+            status = StepStatus(frame.status)
+        except ValueError:
+            return Refused(f"{frame.status!r} is no status of a step")
+        if status is StepStatus.PENDING:
+            return Refused("a step does not become pending")
+        ended = status in TERMINAL_STEP
+        started = frame.started_at_ms if ended else frame.at_ms
+        correct = _corrector(item.session.skew_ms)
+        return StepWrite(
+            job_id=frame.job_id,
+            run_id=self._runs[frame.job_id],
+            attempt=frame.attempt,
+            step_index=frame.step_index,
+            name=storable(frame.name),
+            status=status,
+            step_attempt=frame.step_attempt,
+            started_at_ms=correct(started) if started else None,
+            completed_at_ms=correct(frame.at_ms) if ended else None,
+            exit_code=frame.exit_code,
+            error=storable(frame.error),
+            log_chunks=frame.log_chunks if ended else None,
+        )
+
+    async def _begin_cancelling(self, db: Db) -> None:
+        begun = set()
+        for item, frame in self._of(JobStatusChanged):
+            if frame.status != JobStatus.CANCELLING:
+                continue
+            reason = self._against(item, frame.attempt)
+            job = self.locked.jobs[item.job_id]
+            self.outcomes[item.number] = Refused(reason) if reason else Taken()
+            if not reason and not job.ended and job.status is not JobStatus.CANCELLING:
+                self.locked.move_job(item.job_id, JobEvent.CANCEL_GRACEFUL)
+                begun.add(item.job_id)
+        if begun:
+            await jobs.cancelling(db, begun, force=False, margin_s=self.locked.limits.cancel_margin_s, requested=False)
+
+    async def _end(self, db: Db) -> None:
+        ends: dict[str, tuple[Item, end.End]] = {}
+        for item, frame in self._of(JobStatusChanged):
+            reason = self._against(item, frame.attempt)
+            job = self.locked.jobs[item.job_id]
+            if reason:
+                self.outcomes[item.number] = Refused(reason)
+            elif frame.status not in _EVENTS:
+                self.outcomes[item.number] = Refused(f"an agent cannot end a job as {frame.status!r}")
+            elif job.ended:
+                same = job.status == frame.status
+                self.outcomes[item.number] = Taken() if same else Refused(f"the job has already ended as {job.status}")
+            elif item.job_id in ends:
+                self.outcomes[item.number] = Busy()
+            else:
+                ends[item.job_id] = item, _end_of(job, frame)
+        refused = await end.end(db, self.locked, [one for _, one in ends.values()])
+        for job_id, (item, _) in ends.items():
+            self.outcomes[item.number] = Refused(refused[job_id]) if job_id in refused else Taken()
+
+    def _against(self, item: Item, attempt: int) -> str:
+        """The fence: why a frame about this attempt is not taken; empty if it is the current one of this session."""
+        job = self.locked.jobs[item.job_id]
+        if attempt < job.attempt:
+            return f"attempt {attempt} is over: the job is at attempt {job.attempt}"
+        if attempt > job.attempt:
+            return f"attempt {attempt} was not accepted"
+        if job.session_id is None:
+            over = f"the job has ended as {job.status}" if job.ended else "the job waits for its next attempt"
+            return f"attempt {attempt} is over: {over}"
+        if job.session_id != item.session.id:
+            return f"attempt {attempt} belongs to another agent"
+        return ""
+
+
+def _touches_run(item: Item, run_status: str) -> bool:
+    match item.frame:
+        case JobAccepted():
+            return run_status == RunStatus.PENDING
+        case JobStatusChanged(status=status):
+            return status in TERMINAL_JOB
+    return False
+
+
+def _touches_queue(item: Item) -> bool:
+    match item.frame:
+        case JobAccepted() | JobRejected():
+            return True
+        case JobStatusChanged(status=status):
+            return status in TERMINAL_JOB
+    return False
+
+
+def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
+    error = storable(frame.error)
+    early = {"scope": "job", "category": "preparation", "message": error, "jobName": job.job_name}
+    return end.End(
+        frame.job_id,
+        _EVENTS[JobStatus(frame.status)],
+        error=error,
+        outputs=storable_json(frame.outputs) or None,
+        init_failure=early if frame.failed_before_user_code else None,
+        reported=True,
+    )
+
+
+def _corrector(skew_ms: int) -> Callable[[int], int]:
+    return lambda at_ms: min(max(at_ms - skew_ms, 0), _LATEST_MS)

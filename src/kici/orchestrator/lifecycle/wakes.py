@@ -1,0 +1,34 @@
+"""Whom to wake once a transaction has committed. A wake-up carries no meaning: who misses it finds the same by polling."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kici.orchestrator.store import notify
+
+
+class Notifies(Protocol):
+    def send(self, channel: str, key: str = "") -> None: ...
+
+
+class Wakes:
+    def __init__(self) -> None:
+        self.queue = False
+        """Some job may be claimed now."""
+        self.runs: set[str] = set()
+        """Runs in which something changed."""
+        self.sessions: set[str] = set()
+        """Sessions of agents that have something to cancel, or are over."""
+        self.outbox: set[str] = set()
+        """Kinds of outbox rows."""
+
+    def send(self, notifier: Notifies) -> None:
+        """To be called after the commit."""
+        if self.queue:
+            notifier.send(notify.QUEUE)
+        for run_id in sorted(self.runs):
+            notifier.send(notify.RUNS, run_id)
+        for session_id in sorted(self.sessions):
+            notifier.send(notify.CANCEL, session_id)
+        for kind in sorted(self.outbox):
+            notifier.send(notify.OUTBOX, kind)

@@ -1,0 +1,101 @@
+"""Acts where a recovery or a cancellation has passed its deadline: the next attempt, or the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import structlog
+from asyncpg import Pool, Record
+from msgspec import Struct
+
+from kici.engine.lifecycle import JobEvent
+from kici.orchestrator.lifecycle.end import End, end
+from kici.orchestrator.lifecycle.limits import Limits
+from kici.orchestrator.lifecycle.locked import lock_free_jobs
+from kici.orchestrator.lifecycle.loss import settle
+from kici.orchestrator.lifecycle.wakes import Notifies
+from kici.orchestrator.pace import Pace
+from kici.orchestrator.store import jobs, lease, outages
+
+log = structlog.get_logger(__name__)
+
+
+class Settings(Struct, frozen=True):
+    interval: timedelta = timedelta(seconds=2)
+    batch: int = 200
+    lease: timedelta = timedelta(seconds=15)
+    """Of a coordinator: for so long after an outage nothing ends, so that agents can come back first."""
+
+
+class Pass(Struct, frozen=True):
+    found: int
+    lost: int
+    cancelled: int
+
+
+class SettleOverdue:
+    """Leader-only."""
+
+    def __init__(
+        self,
+        pool: Pool[Record],
+        held: lease.Lease,
+        notifier: Notifies,
+        limits: Limits,
+        settings: Settings,
+        *,
+        instance: str,
+        on_pass: Callable[[Pass], None] = lambda done: None,
+    ) -> None:
+        self._pool = pool
+        self._held = held
+        self._notifier = notifier
+        self._limits = limits
+        self._settings = settings
+        self._instance = instance
+        self._on_pass = on_pass
+
+    async def run(self) -> None:
+        """Pass after pass until cancelled. Raises `LeaseLost` when another coordinator leads."""
+        async for pace in Pace(self._settings.interval):
+            done = await self.run_once()
+            if done.lost + done.cancelled == self._settings.batch:
+                pace.wake()
+            self._on_pass(done)
+
+    async def run_once(self) -> Pass:
+        async with self._pool.acquire() as db, db.transaction():
+            await lease.guard(db, self._held)
+            if await outages.just_over(db, self._instance, self._settings.lease):
+                return Pass(0, 0, 0)
+            found = await jobs.find_overdue(db, self._settings.lease, self._settings.batch)
+            locked = await lock_free_jobs(db, self._limits, found)
+            passed = await jobs.past_deadlines(db, locked.jobs)
+            locked.wakes.sessions |= {
+                job.session_id for job_id, job in locked.jobs.items() if job_id in passed and job.session_id
+            }
+            lost = {
+                job_id: self._why_lost(locked.jobs[job_id].agent_id, which)
+                for job_id, which in passed.items()
+                if which != "cancel"
+            }
+            cancelled = [
+                End(
+                    job_id,
+                    JobEvent.CANCEL,
+                    error=f"agent {locked.jobs[job_id].agent_id} did not report the end in time",
+                )
+                for job_id, which in passed.items()
+                if which == "cancel"
+            ]
+            await settle(db, locked, lost)
+            await end(db, locked, cancelled)
+        locked.wakes.send(self._notifier)
+        if passed:
+            log.warning("settled jobs past their deadline", lost=len(lost), cancelled=len(cancelled))
+        return Pass(len(found), len(lost), len(cancelled))
+
+    def _why_lost(self, agent_id: str | None, which: str) -> str:
+        limit = self._limits.report_window_s if which == "report" else self._limits.recovery_s
+        return f"agent {agent_id} was silent for {limit:.0f} s"

@@ -1,0 +1,389 @@
+"""The states of jobs. Only `lifecycle` writes them, on rows that it has locked after their run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from kici.engine.events import Event
+from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
+from kici.engine.lockfile import LockJob, Retry
+from kici.orchestrator.store.database import Db
+from kici.wire.context import NeededJob
+
+
+class Job(Struct, frozen=True):
+    job_id: str
+    run_id: str
+    job_name: str
+    status: JobStatus
+    attempt: int
+    """The last accepted one; 0 = none yet."""
+    session_id: str | None
+    """Of the agent that has, or had, the last attempt; None once the orchestrator took it away."""
+    agent_id: str | None
+    user_code_began: bool
+    retry_on_infra: Retry | None = None
+    grace_ms: int = 30_000
+    cancel_force: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL_JOB
+
+
+class Acceptance(Struct, frozen=True):
+    job_id: str
+    attempt: int
+    session_id: str
+    agent_id: str
+
+
+class Ending(Struct, frozen=True):
+    job_id: str
+    status: JobStatus
+    error: str = ""
+    outputs: dict[str, Any] | None = None
+    init_failure: dict[str, Any] | None = None
+    reported: bool = False
+    """By its agent: which then may still send the rest of the attempt's log."""
+
+
+class Orders(Struct, frozen=True):
+    """All that a dispatch says, of one claimed job."""
+
+    job_id: str
+    run_id: str
+    job_name: str
+    base_job_name: str
+    definition: LockJob
+    matrix: dict[str, str]
+    retry_on_infra: Retry | None
+    environment: str
+    workflow_name: str
+    sha: str
+    workflow_sha: str
+    ref: str
+    lock_sha256: str
+    clone_url: str
+    repository: str
+    routing_key: str
+    event: Event
+    needs: tuple[NeededJob, ...] = ()
+
+
+class Stop(Struct, frozen=True):
+    """An agent is to stop an attempt."""
+
+    job_id: str
+    attempt: int
+    session_id: str
+    force: bool
+    reason: str
+
+
+class Start(Struct, frozen=True):
+    """What puts a job into the queue."""
+
+    job_id: str
+    run_id: str
+    job_name: str
+    workflow_name: str
+    repository: str
+    definition: LockJob
+
+
+async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Job → its run and that run's status, unlocked: to know which runs to lock first. Unknown jobs are missing."""
+    rows = await db.fetch(
+        """
+        select j.job_id, j.run_id, r.status
+          from execution_jobs j join execution_runs r on r.run_id = j.run_id where j.job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+    )
+    return {row["job_id"]: (row["run_id"], row["status"]) for row in rows}
+
+
+_COLUMNS = """
+  job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
+  coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms
+"""
+
+
+async def lock(db: Db, job_ids: Collection[str], *, skip_locked: bool = False) -> dict[str, Job]:
+    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing."""
+    rows = await db.fetch(
+        f"""
+        select {_COLUMNS} from execution_jobs where job_id = any($1::uuid[])
+         order by job_id for no key update {"skip locked" if skip_locked else ""}
+        """,  # noqa: S608 - constants
+        sorted(job_ids),
+    )
+    return {row["job_id"]: _job(row) for row in rows}
+
+
+async def lock_open(db: Db, run_ids: Collection[str]) -> dict[str, Job]:
+    """Lock all jobs of these runs that have not ended."""
+    rows = await db.fetch(
+        f"""
+        select {_COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status <> all($2::text[])
+         order by job_id for no key update
+        """,  # noqa: S608 - constants
+        sorted(run_ids),
+        sorted(TERMINAL_JOB),
+    )
+    return {row["job_id"]: _job(row) for row in rows}
+
+
+async def lock_ended(db: Db, run_ids: Collection[str]) -> dict[str, Job]:
+    """Lock all jobs of these runs that have ended."""
+    rows = await db.fetch(
+        f"""
+        select {_COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status = any($2::text[])
+         order by job_id for no key update
+        """,  # noqa: S608 - constants
+        sorted(run_ids),
+        sorted(TERMINAL_JOB),
+    )
+    return {row["job_id"]: _job(row) for row in rows}
+
+
+async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
+    """Open jobs whose attempt belongs to these sessions, unlocked."""
+    rows = await db.fetch(
+        f"""
+        select {_COLUMNS} from execution_jobs
+         where session_id = any($1::uuid[]) and status in ('running', 'recovering', 'cancelling')
+        """,  # noqa: S608 - constants
+        sorted(sessions),
+    )
+    return {row["job_id"]: _job(row) for row in rows}
+
+
+async def accept(db: Db, accepted: Sequence[Acceptance]) -> None:
+    await db.execute(
+        """
+        update execution_jobs j
+           set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
+               started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
+               recovery_deadline = null, report_deadline = null, error_message = null
+          from unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) as a (job_id, attempt, session_id, agent_id)
+         where j.job_id = a.job_id
+        """,
+        [one.job_id for one in accepted],
+        [one.attempt for one in accepted],
+        [one.session_id for one in accepted],
+        [one.agent_id for one in accepted],
+    )
+
+
+async def user_code_began(db: Db, job_ids: Collection[str]) -> None:
+    await db.execute("update execution_jobs set user_code_began = true where job_id = any($1::uuid[])", sorted(job_ids))
+
+
+async def end(db: Db, endings: Sequence[Ending]) -> None:
+    """Write endings. One that the agent did not report takes the job from its session."""
+    await db.execute(
+        """
+        update execution_jobs j
+           set status = e.status, completed_at = now(),
+               duration_ms = (extract(epoch from now() - j.started_at) * 1000)::int,
+               error_message = nullif(e.error, ''), outputs = coalesce(e.outputs, j.outputs),
+               init_failure = coalesce(e.init_failure, j.init_failure),
+               session_id = case when e.reported then j.session_id end,
+               recovery_deadline = null, report_deadline = null, cancel_deadline = null
+          from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[])
+                 as e (job_id, status, error, outputs, init_failure, reported)
+         where j.job_id = e.job_id
+        """,
+        [one.job_id for one in endings],
+        [str(one.status) for one in endings],
+        [one.error for one in endings],
+        [one.outputs for one in endings],
+        [one.init_failure for one in endings],
+        [one.reported for one in endings],
+    )
+
+
+async def enqueue(db: Db, job_ids: Collection[str]) -> list[Start]:
+    """Their needs are met: `pending` → `queued`. Returns what the queue must know of them."""
+    rows = await db.fetch(
+        """
+        update execution_jobs j set status = 'queued', needs_satisfied = true, ready_at = now()
+          from execution_runs r
+         where r.run_id = j.run_id and j.job_id = any($1::uuid[])
+        returning j.job_id, j.run_id, j.job_name, j.definition, r.workflow_name, r.repo_identifier as repository
+        """,
+        sorted(job_ids),
+    )
+    return [msgspec.convert(dict(row), Start) for row in rows]
+
+
+async def requeue(db: Db, job_ids: Collection[str]) -> None:
+    """Another attempt may start. `started_at` is set anew when it is accepted."""
+    await db.execute(
+        """
+        update execution_jobs
+           set status = 'queued', session_id = null, recovery_deadline = null, report_deadline = null
+         where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+    )
+
+
+async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s: float, requested: bool = True) -> None:
+    """Asked to stop; not `requested` = its agent does so by itself. The deadline is that of the job's grace period plus a margin; with `force` the margin alone. Asking
+    again does not move it further away."""
+    await db.execute(
+        """
+        update execution_jobs
+           set status = 'cancelling',
+               cancel_requested_at = coalesce(cancel_requested_at, case when $4 then now() end),
+               cancel_force = cancel_force or $2,
+               cancel_deadline = least(cancel_deadline, now() + make_interval(secs => $3 + case
+                 when $2 then 0 else coalesce((definition ->> 'gracePeriodMs')::float8, 30000) / 1000 end)),
+               recovery_deadline = null, report_deadline = null
+         where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+        force,
+        margin_s,
+        requested,
+    )
+
+
+async def recovering(
+    db: Db, job_ids: Collection[str], *, heard_s: float, retry_s: float | None, report_s: float
+) -> None:
+    """Their agent was last heard `heard_s` ago. Deadlines count from then; `retry_s` None = no next attempt by itself."""
+    await db.execute(
+        """
+        update execution_jobs
+           set status = 'recovering',
+               recovery_deadline = now() - make_interval(secs => $2) + make_interval(secs => $3),
+               report_deadline = now() - make_interval(secs => $2) + make_interval(secs => $4)
+         where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+        heard_s,
+        retry_s,
+        report_s,
+    )
+
+
+async def resume(db: Db, job_ids: Collection[str], session_id: str) -> None:
+    """Their agent is back, under this session; what is not `recovering` keeps its status."""
+    await db.execute(
+        """
+        update execution_jobs
+           set status = case when status = 'recovering' then 'running' else status end,
+               session_id = $2, recovery_deadline = null, report_deadline = null
+         where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+        session_id,
+    )
+
+
+async def to_stop(db: Db, sessions: Collection[str]) -> list[Stop]:
+    """What the agents of these sessions are asked to stop and have not yet ended."""
+    rows = await db.fetch(
+        """
+        select j.job_id, j.attempt, j.session_id, j.cancel_force as force,
+               coalesce(r.failure_reason, 'cancelled') as reason
+          from execution_jobs j join execution_runs r on r.run_id = j.run_id
+         where j.session_id = any($1::uuid[]) and j.status = 'cancelling' and j.cancel_requested_at is not null
+        """,
+        sorted(sessions),
+    )
+    return [Stop(**row) for row in rows]
+
+
+async def find_overdue(db: Db, lease: timedelta, batch: int) -> list[str]:
+    """Jobs whose recovery or cancellation is overdue, oldest first. Nothing is locked.
+
+    Those whose own coordinator came back less than a full `lease` ago are left out.
+    """
+    rows = await db.fetch(
+        """
+        with due as (
+          (select job_id, session_id, least(recovery_deadline, report_deadline) as due from execution_jobs
+            where status = 'recovering' and least(recovery_deadline, report_deadline) < now() order by 3 limit $1)
+          union all
+          (select job_id, session_id, cancel_deadline from execution_jobs
+            where status = 'cancelling' and cancel_deadline < now() order by 3 limit $1)
+        )
+        select d.job_id
+          from due d
+          left join agent_sessions s on s.id = d.session_id
+          left join coordinators c on c.instance = s.coordinator
+         where c.lease_since is null or c.lease_expires_at < now() or c.lease_since < now() - $2::interval
+         order by d.due limit $1
+        """,
+        batch,
+        lease,
+    )
+    return [row["job_id"] for row in rows]
+
+
+async def past_deadlines(db: Db, job_ids: Collection[str]) -> dict[str, str]:
+    """Of locked jobs: which deadline has passed, `report`, `recovery` or `cancel`. The others are missing."""
+    rows = await db.fetch(
+        """
+        select job_id,
+               case when status = 'recovering' and report_deadline < now() then 'report'
+                    when status = 'recovering' and recovery_deadline < now() then 'recovery'
+                    when status = 'cancelling' and cancel_deadline < now() then 'cancel' end as passed
+          from execution_jobs where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+    )
+    return {row["job_id"]: row["passed"] for row in rows if row["passed"]}
+
+
+async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
+    """What a dispatch needs, of jobs that are claimed."""
+    rows = await db.fetch(
+        """
+        select j.job_id, j.run_id, j.job_name, j.base_job_name, j.definition, coalesce(j.matrix_values, '{}') as matrix,
+               j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
+               r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
+               coalesce(r.routing_key, '') as routing_key, r.event
+          from execution_jobs j join execution_runs r on r.run_id = j.run_id
+         where j.job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+    )
+    needed = await _needed(db, job_ids)
+    return {
+        row["job_id"]: msgspec.structs.replace(
+            msgspec.convert(dict(row), Orders), needs=tuple(needed.get(row["job_id"], ()))
+        )
+        for row in rows
+    }
+
+
+async def _needed(db: Db, job_ids: Collection[str]) -> Mapping[str, list[NeededJob]]:
+    rows = await db.fetch(
+        """
+        select n.job_id as needing, u.job_name as name, u.base_job_name as job, u.status,
+               coalesce(u.matrix_values, '{}') as matrix, coalesce(u.outputs, '{}') as outputs
+          from execution_job_needs n join execution_jobs u on u.job_id = n.upstream_job_id
+         where n.job_id = any($1::uuid[]) order by u.position
+        """,
+        sorted(job_ids),
+    )
+    needed: dict[str, list[NeededJob]] = {}
+    for row in rows:
+        values = dict(row)
+        needed.setdefault(values.pop("needing"), []).append(NeededJob(**values))
+    return needed
+
+
+def _job(row: Any) -> Job:
+    return msgspec.convert(dict(row), Job)

@@ -1,0 +1,101 @@
+"""The states of runs. Only `lifecycle` writes them, on rows that it has locked first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from kici.engine.lifecycle import JobStatus, RunStatus
+from kici.orchestrator.store.database import Db
+
+
+class Run(Struct, frozen=True):
+    run_id: str
+    status: RunStatus
+    workflow_name: str
+    repo_identifier: str
+
+
+class Ending(Struct, frozen=True):
+    run_id: str
+    status: RunStatus
+    failure_reason: str | None = None
+    """Does not replace one that stands there already."""
+
+
+async def lock(db: Db, run_ids: Collection[str], *, skip_locked: bool = False) -> dict[str, Run]:
+    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing."""
+    rows = await db.fetch(
+        f"""
+        select run_id, status, workflow_name, repo_identifier from execution_runs
+         where run_id = any($1::uuid[]) order by run_id for no key update {"skip locked" if skip_locked else ""}
+        """,  # noqa: S608 - one of two constants
+        sorted(run_ids),
+    )
+    return {row["run_id"]: _run(row) for row in rows}
+
+
+async def start(db: Db, run_ids: Collection[str]) -> None:
+    await db.execute(
+        "update execution_runs set status = 'running', started_at = now() where run_id = any($1::uuid[])",
+        sorted(run_ids),
+    )
+
+
+async def cancelling(db: Db, run_id: str, *, by: str, reason: str) -> None:
+    """Write down who asked for it and why; the status follows from the jobs."""
+    await db.execute(
+        """
+        update execution_runs
+           set cancelled_by = coalesce(cancelled_by, $2), failure_reason = coalesce(failure_reason, $3)
+         where run_id = $1
+        """,
+        run_id,
+        by,
+        reason,
+    )
+
+
+async def set_status(db: Db, run_id: str, status: RunStatus) -> None:
+    await db.execute("update execution_runs set status = $2 where run_id = $1", run_id, str(status))
+
+
+async def end(db: Db, endings: Sequence[Ending]) -> None:
+    await db.execute(
+        """
+        update execution_runs r
+           set status = e.status, completed_at = now(), started_at = coalesce(r.started_at, now()),
+               duration_ms = (extract(epoch from now() - coalesce(r.started_at, now())) * 1000)::int,
+               failure_reason = coalesce(r.failure_reason, e.reason)
+          from unnest($1::uuid[], $2::text[], $3::text[]) as e (run_id, status, reason)
+         where r.run_id = e.run_id
+        """,
+        [one.run_id for one in endings],
+        [str(one.status) for one in endings],
+        [one.failure_reason for one in endings],
+    )
+
+
+async def endings_of_jobs(db: Db, run_ids: Collection[str]) -> dict[str, dict[str, JobStatus]]:
+    """Run → (job name → status) of those of these runs whose jobs have all ended."""
+    rows = await db.fetch(
+        """
+        select j.run_id, j.job_name, j.status
+          from execution_jobs j
+         where j.run_id = any($1::uuid[])
+           and not exists (select from execution_jobs o where o.run_id = j.run_id
+                              and o.status in ('pending', 'queued', 'running', 'recovering', 'cancelling'))
+        """,
+        sorted(run_ids),
+    )
+    found: dict[str, dict[str, JobStatus]] = {}
+    for row in rows:
+        found.setdefault(row["run_id"], {})[row["job_name"]] = JobStatus(row["status"])
+    return found
+
+
+def _run(row: Any) -> Run:
+    return msgspec.convert(dict(row), Run)

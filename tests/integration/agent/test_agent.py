@@ -1,0 +1,516 @@
+"""The agent as a process: real git, real runner, real signals; only the orchestrator is played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kici.engine.events import Event, EventType
+from kici.wire.agent import (
+    Ack,
+    AgentFrame,
+    AttemptRef,
+    Cancel,
+    Checkout,
+    Dispatch,
+    Goodbye,
+    JobAccepted,
+    JobRejected,
+    JobStatusChanged,
+    LogChunk,
+    StepStatusChanged,
+)
+from kici.wire.close_codes import CloseCode
+from kici.wire.context import JobContext
+from tests.support import agent_process
+from tests.support.agent_orchestrator import Orchestrator
+from tests.support.agent_process import AgentProcess
+from tests.support.kici_repository import KiciRepository
+from tests.support.web import Web
+
+JOB = "0f0f0f0f-0000-0000-0000-000000000001"
+OTHER = "0f0f0f0f-0000-0000-0000-000000000002"
+
+
+class Bench:
+    """An orchestrator that the test plays, a repository, and how to start an agent beside them."""
+
+    def __init__(self, base: Path, web: Web, orchestrator: Orchestrator) -> None:
+        self.base = base
+        self.web = web
+        self.orchestrator = orchestrator
+        self.gate = base / "gate"
+        self.mark = base / "mark"
+
+    def repository(self, *commands: str, **options: int) -> KiciRepository:
+        return KiciRepository(self.base / "repositories" / "repo", {"build": commands}, **options)
+
+    @asynccontextmanager
+    async def agent(self, **env: str) -> AsyncIterator[AgentProcess]:
+        async with agent_process.running(self.base, self.orchestrator.url, env) as started:
+            yield started
+
+    def dispatch(
+        self,
+        repository: KiciRepository,
+        job_id: str = JOB,
+        attempt: int = 1,
+        *,
+        secrets: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        lock_sha256: str = "",
+        workflow_sha: str = "",
+        kill_after_silence_s: float | None = None,
+        inline: bool = True,
+    ) -> Dispatch:
+        context = JobContext(
+            run_id="run-1",
+            job_id=job_id,
+            attempt=attempt,
+            workflow="ci",
+            job="build",
+            name="build",
+            event=Event(EventType.PUSH, branch="main", sha=repository.sha, repo="me/repo"),
+            secrets=dict(secrets or {}),
+            env=dict(env or {}),
+        )
+        self.web.contexts[job_id] = msgspec.msgpack.encode(context)
+        return Dispatch(
+            run_id="run-1",
+            job_id=job_id,
+            attempt=attempt,
+            workflow="ci",
+            job="build",
+            name="build",
+            checkout=Checkout(f"{self.web.url}/git/repo/.git", repository.sha, workflow_sha or repository.sha),
+            lock_sha256=lock_sha256 or repository.lock_sha256,
+            job_token="kjt_" + "fedcba9876543210" * 4,
+            context=context if inline else None,
+            kill_after_silence_s=kill_after_silence_s,
+        )
+
+    def wait_for_gate(self) -> str:
+        """A command that ends once `gate` is there, and leaves `mark` when it starts."""
+        return f"echo started; touch {self.mark}; until [ -e {self.gate} ]; do sleep 0.05; done; echo opened"
+
+
+@pytest.fixture
+def bench(base: Path, web: Web, orchestrator: Orchestrator) -> Bench:
+    return Bench(base, web, orchestrator)
+
+
+def without(kind: type) -> Callable[[AgentFrame], Ack | None]:
+    """Acknowledges all but these."""
+    return lambda frame: None if isinstance(frame.body, kind) else Ack((frame.seq,))
+
+
+def steps(bench: Bench, status: str) -> Sequence[int]:
+    return [body.step_index for body in bench.orchestrator.bodies(StepStatusChanged, status=status)]
+
+
+async def settled(bench: Bench) -> None:
+    """Everything the agent does at once after what we sent has happened: it has answered two more heartbeats."""
+    count = len(bench.orchestrator.heartbeats)
+    await bench.orchestrator.until(lambda: len(bench.orchestrator.heartbeats) >= count + 2, "two heartbeats")
+
+
+# ── a job that goes well ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sandbox", ["false", "auto"])
+async def test_a_job_is_checked_out_verified_run_and_reported(bench: Bench, sandbox: str) -> None:
+    repository = bench.repository("cat README.md; echo $KICI_JOB_NAME $GREETING; pwd", "test -d .git")
+    async with bench.agent(KICI_SANDBOX=sandbox) as agent:
+        await bench.orchestrator.send(bench.dispatch(repository, env={"GREETING": "hi"}))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.error) == ("success", ""), agent.log()
+        assert "hello\nbuild hi\n" in await bench.orchestrator.log(JOB, 0)
+        assert steps(bench, "running") == [-1, 0, 1]
+        assert steps(bench, "success") == [-1, 0, 1]
+        for body in bench.orchestrator.bodies(StepStatusChanged, status="success"):
+            chunks = bench.orchestrator.bodies(LogChunk, step_index=body.step_index)
+            assert body.log_chunks == len(chunks)
+        assert "verified 2 files" in await bench.orchestrator.log(JOB, -1)
+        agent.send(signal.SIGTERM)
+        assert await agent.ended() == 0
+    assert [path.name for path in (bench.base / "work").glob("slot-*/*")] == []
+
+
+async def test_without_its_context_a_job_does_not_start(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository, inline=False))
+        end = await bench.orchestrator.end(JOB)
+    assert end.failed_before_user_code
+    # The played orchestrator answers no HTTP.
+    assert "context could not be fetched" in end.error
+    assert "kjt_" not in agent.log()
+    assert not bench.mark.exists()
+
+
+async def test_secrets_never_reach_a_log_a_status_or_our_own_log(bench: Bench) -> None:
+    secret = "hunter2-hunter2"
+    repository = bench.repository(
+        f"printf %s {secret[:7]}; sleep 0.3; echo '{secret[7:]}'; echo -n {secret} | base64; echo {secret} >&2; exit 3"
+    )
+    dispatch = bench.dispatch(repository, secrets={"PASSWORD": secret})
+    async with bench.agent(KICI_LOG_LEVEL="debug") as agent:
+        await bench.orchestrator.send(dispatch)
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0, "***")
+    assert end.status == "failed"
+    assert log.splitlines()[0].startswith("***")
+    said = repr(bench.orchestrator.frames) + log + agent.log()
+    for hidden in (secret, "aHVudGVyMi1odW50ZXIy", dispatch.job_token, "kat_0123"):
+        assert hidden not in said
+
+
+# ── before user code ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_user_code_does_not_start_before_the_acceptance_is_acknowledged(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    bench.orchestrator.answer = without(JobAccepted)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, -1, "checked out")
+        await settled(bench)
+        assert not bench.mark.exists()
+        assert steps(bench, "running") == [-1]
+        bench.orchestrator.answer = lambda frame: Ack((frame.seq,))
+        bench.orchestrator.cut()
+        assert (await bench.orchestrator.end(JOB)).status == "success"
+    assert bench.mark.exists()
+
+
+async def test_a_refused_acceptance_ends_the_attempt_without_a_word(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    bench.orchestrator.answer = lambda frame: (
+        Ack((), ((frame.seq, "an older attempt"),)) if isinstance(frame.body, JobAccepted) else Ack((frame.seq,))
+    )
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.body(JobAccepted)
+        await bench.orchestrator.until(
+            lambda: bench.orchestrator.heartbeats and not bench.orchestrator.heartbeats[-1].attempts, "an idle agent"
+        )
+        bench.orchestrator.answer = lambda frame: Ack((frame.seq,))
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        await bench.orchestrator.end(OTHER)
+    assert bench.orchestrator.bodies(JobStatusChanged, job_id=JOB) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({".kici/workflows/ci.py": "raise SystemExit\n"}, ".kici/workflows/ci.py differs from the lock file"),
+        ({".kici/sitecustomize.py": ""}, ".kici/sitecustomize.py is not in the lock file"),
+        ({}, ".kici/workflows/ci.py is in the lock file but missing"),
+    ],
+)
+async def test_files_that_are_not_those_of_the_lock_fail_the_job_before_the_first_import(
+    bench: Bench, change: dict[str, str], sentence: str
+) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    if change:
+        repository.write(change)
+    else:
+        repository.git("rm", "--quiet", ".kici/workflows/ci.py")
+    repository.commit()
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert sentence in await bench.orchestrator.log(JOB, -1, "lock file")
+    assert (end.status, end.failed_before_user_code) == ("failed", True)
+    assert sentence in end.error
+    assert steps(bench, "failed") == [-1]
+    assert not bench.mark.exists()
+
+
+async def test_another_lock_file_than_the_one_that_was_matched_fails_the_job(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository, lock_sha256="0" * 64))
+        end = await bench.orchestrator.end(JOB)
+    assert end.failed_before_user_code
+    assert "not the file that this run was made from" in end.error
+
+
+async def test_the_workflow_of_an_untrusted_commit_is_not_used(bench: Bench) -> None:
+    repository = bench.repository("cat README.md")
+    trusted, lock = repository.sha, repository.lock_sha256
+    repository.write({".kici/workflows/ci.py": f"open({str(bench.mark)!r}, 'w')\n", "README.md": "from a fork\n"})
+    repository.commit()
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository, workflow_sha=trusted, lock_sha256=lock))
+        assert (await bench.orchestrator.end(JOB)).status == "success"
+        assert "from a fork" in await bench.orchestrator.log(JOB, 0)
+    assert not bench.mark.exists()
+
+
+async def test_a_repository_that_refuses_fails_the_job_with_what_git_said(bench: Bench) -> None:
+    repository = bench.repository("true")
+    bench.web.authorization = "Bearer something else"
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.failed_before_user_code) == ("failed", True)
+    assert "git fetch failed" in end.error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+async def test_a_full_disk_ends_the_job_with_that_reason(bench: Bench) -> None:
+    repository = bench.repository("true")
+    (repository.root / "large").write_bytes(os.urandom(2_000_000))
+    repository.commit()
+    work = bench.base / "work"
+    work.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=711", "tmpfs", str(work)], check=True)
+    try:
+        async with bench.agent(KICI_MIN_FREE_BYTES="0") as agent:
+            await bench.orchestrator.send(bench.dispatch(repository))
+            end = await bench.orchestrator.end(JOB)
+            agent.send(signal.SIGTERM)
+            await agent.ended()
+    finally:
+        subprocess.run(["umount", "-l", str(work)], check=True)
+    assert (end.status, end.failed_before_user_code) == ("failed", True)
+    assert end.error.startswith("disk: no space left in the agent's work directory")
+
+
+# ── which attempts ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_dispatch_that_is_repeated_starts_nothing_twice(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    dispatch = bench.dispatch(repository)
+    async with bench.agent(KICI_AGENT_SLOTS="2"):
+        await bench.orchestrator.send(dispatch)
+        await bench.orchestrator.send(dispatch)
+        await bench.orchestrator.log(JOB, 0, "started")
+        await bench.orchestrator.send(dispatch)
+        await settled(bench)
+        bench.gate.touch()
+        await bench.orchestrator.end(JOB)
+        await bench.orchestrator.send(dispatch)
+        await settled(bench)
+    assert len(bench.orchestrator.bodies(JobAccepted)) == 1
+    assert len(bench.orchestrator.bodies(JobStatusChanged)) == 1
+    assert bench.orchestrator.bodies(JobRejected) == []
+
+
+async def test_a_newer_attempt_replaces_an_older_and_an_older_one_is_ignored(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent(KICI_AGENT_SLOTS="2"):
+        await bench.orchestrator.send(bench.dispatch(repository, attempt=2))
+        await bench.orchestrator.log(JOB, 0, "started")
+        await bench.orchestrator.send(bench.dispatch(repository, attempt=1))
+        await bench.orchestrator.send(bench.dispatch(repository, attempt=3))
+        await bench.orchestrator.body(StepStatusChanged, attempt=3, step_index=0)
+        bench.gate.touch()
+        end = await bench.orchestrator.end(JOB)
+    assert (end.attempt, end.status) == (3, "success")
+    assert [body.attempt for body in bench.orchestrator.bodies(JobAccepted)] == [2, 3]
+
+
+async def test_an_agent_without_a_free_slot_or_without_disk_space_says_so(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.body(JobRejected)).reason == "busy"
+        bench.gate.touch()
+        await bench.orchestrator.end(JOB)
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.end(OTHER)).status == "success"
+
+
+async def test_with_too_little_disk_space_no_job_is_taken(bench: Bench) -> None:
+    repository = bench.repository("true")
+    async with bench.agent(KICI_MIN_FREE_BYTES=str(1 << 60)):
+        await bench.orchestrator.send(bench.dispatch(repository))
+        assert (await bench.orchestrator.body(JobRejected)).reason == "disk"
+
+
+# ── cancelling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_is_cancelled_during_its_checkout(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    bench.web.git_allowed.clear()
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await asyncio.to_thread(bench.web.git_asked.wait, 20)
+        await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by me"))
+        end = await bench.orchestrator.end(JOB)
+        bench.web.git_allowed.set()
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.end(OTHER)).status == "success"
+    assert (end.status, end.error) == ("cancelled", "cancelled by me")
+    assert steps(bench, "cancelled") == [-1]
+
+
+async def test_a_job_is_cancelled_before_anything_has_begun(bench: Bench) -> None:
+    repository = bench.repository(f"touch {bench.mark}")
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.send(Cancel(JOB, 1, "at once"))
+        end = await bench.orchestrator.end(JOB)
+    assert end.status == "cancelled"
+    assert not bench.mark.exists()
+
+
+async def test_a_job_is_cancelled_during_a_step_and_the_step_may_clean_up(bench: Bench) -> None:
+    cleaned = bench.base / "cleaned"
+    command = f"trap 'touch {cleaned}; exit 1' TERM; echo started; while :; do sleep 0.05; done"
+    repository = bench.repository(command, f"touch {bench.mark}", grace_period_ms=10_000)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        await bench.orchestrator.send(Cancel(JOB, 2, "another attempt"))
+        await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by me"))
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.error) == ("cancelled", "cancelled by me")
+    assert steps(bench, "cancelled") == [0]
+    assert cleaned.exists()
+    assert not bench.mark.exists()
+
+
+async def test_force_does_not_wait_for_the_grace_period(bench: Bench) -> None:
+    repository = bench.repository("trap '' TERM; echo started; while :; do sleep 0.05; done", grace_period_ms=600_000)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        await bench.orchestrator.send(Cancel(JOB, 1, "now", force=True))
+        assert (await bench.orchestrator.end(JOB)).status == "cancelled"
+
+
+async def test_an_attempt_that_the_orchestrator_wants_forgotten_is_killed_without_a_word(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        assert agent.runners()
+        bench.orchestrator.forget = (AttemptRef(JOB, 1),)
+        bench.orchestrator.cut()
+        await bench.orchestrator.until(lambda: len(bench.orchestrator.hellos) == 2, "a new hello")
+        assert bench.orchestrator.hellos[1].attempts == (AttemptRef(JOB, 1),)
+        await bench.orchestrator.until(
+            lambda: not bench.orchestrator.heartbeats[-1].attempts and not agent.runners(), "the runner's end"
+        )
+    assert bench.orchestrator.bodies(JobStatusChanged) == []
+
+
+# ── accidents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_killed_runner_fails_its_job_and_the_agent_goes_on(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        os.kill(agent.runners()[0], signal.SIGKILL)
+        end = await bench.orchestrator.end(JOB)
+        bench.gate.touch()
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.end(OTHER)).status == "success"
+    assert end.status == "failed"
+    assert "killed by SIGKILL" in end.error
+    assert not end.failed_before_user_code
+    assert steps(bench, "failed") == [0]
+
+
+async def test_a_job_survives_a_cut_and_what_it_wrote_meanwhile_arrives_once(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    bench.orchestrator.answer = without(LogChunk)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        first = [frame for frame in bench.orchestrator.frames if isinstance(frame.body, LogChunk)]
+        bench.orchestrator.cut()
+        bench.gate.touch()
+        bench.orchestrator.answer = lambda frame: Ack((frame.seq,))
+        assert (await bench.orchestrator.end(JOB)).status == "success"
+        assert await bench.orchestrator.log(JOB, 0, "opened") == "started\nopened"
+    again = [frame for frame in bench.orchestrator.frames if frame in first]
+    assert len(again) == 2 * len(first)
+
+
+async def test_a_job_that_may_start_elsewhere_is_killed_when_nobody_answers_for_too_long(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository, kill_after_silence_s=1.0))
+        await bench.orchestrator.log(JOB, 0, "started")
+        bench.orchestrator.answers_heartbeats = False
+        end = await bench.orchestrator.end(JOB)
+        assert agent.runners() == []
+    assert end.status == "failed"
+    assert "silent for 1 s" in end.error
+
+
+# ── leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_sigusr1_takes_no_more_jobs_and_lets_them_finish(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent(KICI_AGENT_SLOTS="2") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        agent.send(signal.SIGUSR1)
+        await bench.orchestrator.until(lambda: bench.orchestrator.heartbeats[-1].draining, "a draining heartbeat")
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.body(JobRejected)).reason == "draining"
+        bench.gate.touch()
+        assert (await bench.orchestrator.end(JOB)).status == "success"
+        assert await agent.ended() == 0
+        await bench.orchestrator.until(lambda: bench.orchestrator.others == [Goodbye("drained")], "a goodbye")
+
+
+async def test_sigterm_cancels_jobs_after_a_while_and_reports_them(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate())
+    async with bench.agent(KICI_DRAIN_S="0.3") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        agent.send(signal.SIGTERM)
+        agent.send(signal.SIGTERM)
+        end = await bench.orchestrator.end(JOB)
+        assert await agent.ended() == 0
+    assert (end.status, end.error) == ("cancelled", "the agent was stopped")
+
+
+async def test_an_idle_agent_is_small_and_leaves_at_once(bench: Bench) -> None:
+    async with bench.agent() as agent:
+        await settled(bench)
+        assert agent.rss_mb() < 45
+        agent.send(signal.SIGINT)
+        assert await agent.ended() == 0
+
+
+async def test_an_agent_that_is_turned_away_says_why_and_exits(bench: Bench) -> None:
+    bench.orchestrator.refuse = (CloseCode.AUTH_FAILED, "this token was revoked")
+    async with bench.agent() as agent:
+        assert await agent.ended() == 1
+    assert "error: this token was revoked" in agent.log()
+
+
+async def test_two_agents_do_not_share_a_work_directory(bench: Bench) -> None:
+    async with bench.agent():
+        await bench.orchestrator.until(lambda: bench.orchestrator.hellos, "the first agent")
+        async with bench.agent() as second:
+            assert await second.ended() == 1
+    assert "another agent uses the work directory" in second.log()
+
+
+async def test_settings_that_cannot_be_used_are_told_in_one_sentence(bench: Bench) -> None:
+    async with bench.agent(KICI_LABELS="kici:os:linux", KICI_LABLES="x") as agent:
+        assert await agent.ended() == 1
+    assert agent.log().startswith("error: KICI_LABELS holds 'kici:os:linux'")

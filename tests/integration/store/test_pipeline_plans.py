@@ -1,0 +1,94 @@
+"""The statements of the pipeline cost the same however much has happened before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from asyncpg import Pool, Record
+
+from kici.engine.events import Event, EventType
+from kici.orchestrator.store import event_claims, registrations, runs
+from kici.orchestrator.store.registrations import Repository, RepositoryContext
+from kici.orchestrator.store.runs import NewRun
+from tests.support.explain import explained
+from tests.support.locks import workflow
+
+
+@pytest.fixture
+async def old(pool: Pool[Record]) -> Pool[Record]:
+    """A database with a past: 20,000 events and as many runs, one a minute."""
+    await pool.execute(
+        """
+        insert into event_log (org_id, delivery_id, routing_key, event, source, provider, payload_size_bytes,
+                               payload_hash, status, received_at, processed_at, repo_identifier, ref)
+        select 'default', 'old-' || n, 'k', 'push', 'direct', 'github', 0, '', 'processed',
+               now() - n * interval '1 minute', now(), 'team/app', 'refs/heads/main'
+          from generate_series(1, 20000) n
+        """
+    )
+    await pool.execute(
+        """
+        insert into execution_runs (run_id, event_id, workflow_name, provider, repo_identifier, ref, sha, workflow_sha,
+                                    routing_key, trigger_event, created_at)
+        select gen_random_uuid(), gen_random_uuid(), 'ci', 'github', 'team/app', 'refs/heads/main', n::text, n::text,
+               'k', 'push', now() - n * interval '1 minute'
+          from generate_series(1, 20000) n
+        """
+    )
+    await pool.execute(
+        """
+        insert into workflow_registrations (repo_identifier, workflow_name, lock_entry, trigger_types, routing_key,
+                                            customer_id)
+        select 'team/' || n, 'ci', '{}', '{push}', 'k', 'default' from generate_series(1, 20000) n
+        """
+    )
+    await pool.execute("vacuum analyze event_log, execution_runs, workflow_registrations")
+    return pool
+
+
+async def test_claiming_does_not_look_at_events_that_have_ended(old: Pool[Record]) -> None:
+    async with explained(old) as plan:
+        await event_claims.claim(plan.db, "a", timedelta(seconds=15), 8)
+    assert not plan.scans("event_log")
+    assert plan.buffers < 20
+
+
+async def test_a_twin_is_looked_for_among_the_newest_runs_of_its_repository(old: Pool[Record]) -> None:
+    run = NewRun(
+        run_id="0" * 32,
+        event_id=None,
+        workflow_name="ci",
+        provider="github",
+        routing_key="other",
+        repo="team/app",
+        ref="refs/heads/main",
+        sha="5",
+        workflow_sha="5",
+        clone_url="",
+        event=Event(EventType.PUSH),
+        delivery_id="",
+        trigger_event="push",
+    )
+    async with explained(old) as plan:
+        await runs.find_twin(plan.db, run, timedelta(minutes=10))
+    assert not plan.scans("execution_runs")
+    assert plan.buffers < 40
+
+
+async def test_registering_looks_only_at_what_came_later_and_at_its_own_repository(old: Pool[Record]) -> None:
+    repository = Repository("k", "team/7", RepositoryContext("github", "https://forge/team/7", "main", ""))
+    async with explained(old) as plan:
+        await registrations.replace(
+            plan.db, repository, "1" * 40, [workflow()], datetime.now(UTC) - timedelta(minutes=10)
+        )
+    assert not plan.scans("event_log")
+    assert not plan.scans("workflow_registrations")
+    assert plan.buffers < 200
+
+
+async def test_a_generic_webhook_reads_only_registrations_that_wait_for_one(old: Pool[Record]) -> None:
+    async with explained(old) as plan:
+        await registrations.with_trigger(plan.db, "generic_webhook")
+    assert not plan.scans("workflow_registrations")
+    assert plan.buffers < 40
