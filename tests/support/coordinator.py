@@ -23,6 +23,7 @@ from kici.orchestrator.agents.socket import AgentSockets
 from kici.orchestrator.api import job_context
 from kici.orchestrator.bridges import AgentTokens
 from kici.orchestrator.cluster.coordinator_lease import CoordinatorLease
+from kici.orchestrator.cluster.leader import Leader
 from kici.orchestrator.dispatch.contract import Login
 from kici.orchestrator.dispatch.dispatcher import Dispatcher
 from kici.orchestrator.dispatch.dispatcher import Settings as DispatchSettings
@@ -32,9 +33,15 @@ from kici.orchestrator.identity.tokens import digest
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.services import Stage, run_stages
+from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
+from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
+from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.store import lease, sessions, tokens
 from kici.orchestrator.store.database import create_pool
+from kici.orchestrator.store.lease import Lease
 from kici.orchestrator.store.notify import Listener, Notifier
 from tests.support.fake_agent import FakeAgent
 
@@ -44,7 +51,14 @@ TTL = timedelta(seconds=15)
 class Coordinator:
     """What a test takes hold of. `url` is where agents dial in."""
 
-    def __init__(self, pool: Pool[Record], database_url: str, limits: Limits, agent_settings: AgentSettings) -> None:
+    def __init__(
+        self,
+        pool: Pool[Record],
+        database_url: str,
+        limits: Limits,
+        agent_settings: AgentSettings,
+        ttl: timedelta = TTL,
+    ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
         self.pool = pool
         self.limits = limits
@@ -52,7 +66,7 @@ class Coordinator:
         self.http_url = ""
         self.notifier = Notifier(pool)
         self.listener = Listener(database_url)
-        self.lease = CoordinatorLease(pool, self.instance, TTL, version="test")
+        self.lease = CoordinatorLease(pool, self.instance, ttl, version="test")
         self.roster = Roster()
         self.statuses = StatusWriter(
             pool, self.notifier, limits, hold=lambda db: sessions.hold_lease(db, self.instance)
@@ -98,6 +112,21 @@ class Coordinator:
             DispatchSettings(),
             instance=self.instance,
         )
+        self.leader = Leader(pool, "maintenance", self.instance, self._led, ttl=ttl)
+        self._ttl = ttl
+
+    def _led(self, held: Lease) -> list[Service]:
+        """The sweepers, at a quick pace."""
+        quick = timedelta(seconds=0.1)
+        parts = (self.pool, held, self.notifier, self.limits)
+        return [
+            EndStaleWaits(*parts, end_stale_waits.Settings(interval=quick)),
+            LoseSessions(*parts, lose_sessions.Settings(interval=quick, lease=self._ttl), instance=self.instance),
+            RequeueUnacknowledged(
+                *parts, requeue_unacknowledged.Settings(interval=quick, lease=self._ttl), instance=self.instance
+            ),
+            SettleOverdue(*parts, settle_overdue.Settings(interval=quick, lease=self._ttl), instance=self.instance),
+        ]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:
         return self.login
@@ -113,7 +142,7 @@ class Coordinator:
         token = await self.agent_token()
         return FakeAgent(self.url, token, agent_id, labels=("kici:os:linux", *labels), slots=slots)
 
-    async def leads(self) -> lease.Lease:
+    async def leads(self) -> Lease:
         """The lease of the leader-only services, held by this coordinator, and the time after its start over."""
         await self.pool.execute(
             "update coordinators set lease_since = now() - interval '1 hour' where instance = $1", self.instance
@@ -132,9 +161,11 @@ async def running(
     limits: Limits | None = None,
     settings: AgentSettings | None = None,
     dispatching: bool = True,
+    leading: bool = False,
+    ttl: timedelta = TTL,
 ) -> AsyncIterator[Coordinator]:
     pool = await create_pool(database_url, 10)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings())
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
@@ -143,7 +174,15 @@ async def running(
         stages = [
             Stage("coordination", [one.notifier, one.listener, one.lease]),
             Stage("writers", [one.statuses, one.logs]),
-            Stage("work", [one.attention, one.silence, *([one.dispatcher] if dispatching else [])]),
+            Stage(
+                "work",
+                [
+                    one.attention,
+                    one.silence,
+                    *([one.dispatcher] if dispatching else []),
+                    *([one.leader] if leading else []),
+                ],
+            ),
             Stage("front", [server, one.sockets]),
         ]
         life = asyncio.create_task(run_stages(stages))
