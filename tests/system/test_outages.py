@@ -23,19 +23,20 @@ from tests.system.test_crashes import gated
 @contextlib.asynccontextmanager
 async def agent(up: Stack, url: str, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """An agent of its own beside a `kici up --no-agent`."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kici.agent.main"),
-        env={
-            **up.env,
-            "KICI_ORCHESTRATOR_URL": url,
-            "KICI_AGENT_TOKEN_FILE": str(up.data / "agent.token"),
-            "KICI_AGENT_ID": "apart",
-            "KICI_WORK_DIR": str(up.base / "work"),
-            **env,
-        },
-        stdout=(up.base / "agent.log").open("ab"),
-        stderr=subprocess.STDOUT,
-    )
+    with (up.base / "agent.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kici.agent.main"),
+            env={
+                **up.env,
+                "KICI_ORCHESTRATOR_URL": url,
+                "KICI_AGENT_TOKEN_FILE": str(up.data / "agent.token"),
+                "KICI_AGENT_ID": "apart",
+                "KICI_WORK_DIR": str(up.base / "work"),
+                **env,
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         yield process
     finally:
