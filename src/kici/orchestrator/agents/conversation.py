@@ -186,8 +186,8 @@ class Conversation:
     # ── heartbeats ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer_heartbeats(self) -> None:
-        """No database write, unless something has changed: after a silence or a gap of the lease the session must be seen
-        to be open first, or an agent would run on whose job is being given away."""
+        """No database write, unless something has changed: after a silence or a gap of the lease the session must be
+        seen to be open first, or an agent would run on whose job is being given away."""
         while True:
             await self._beat.wait()
             self._beat.clear()

@@ -1,4 +1,5 @@
-"""Notices agents that have fallen silent, and those that do not answer a dispatch. Every coordinator watches its own."""
+"""Notices agents that have fallen silent, and those that do not answer a dispatch. Every coordinator watches its
+own."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ class WatchSilence:
         return True
 
     def _close_hopeless(self, now: float) -> int:
-        """Sockets of agents that are silent for long, or that leave a dispatch unanswered although they are not silent."""
+        """Sockets of agents that are silent for long, or that leave a dispatch unanswered although they are not
+        silent."""
         closed = 0
         for agent in self._roster.all():
             if agent.link is None:

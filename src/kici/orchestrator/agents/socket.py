@@ -45,8 +45,8 @@ class AgentSockets:
             await self.drain()
 
     async def drain(self) -> None:
-        """Close every socket with 1001; the agents go to another coordinator, or come back to the next start. Their jobs
-        run on."""
+        """Close every socket with 1001; the agents go to another coordinator, or come back to the next start. Their
+        jobs run on."""
         self._draining = True
         for agent in self._parts.roster.all():
             if agent.link is not None:
@@ -116,7 +116,7 @@ async def _closing(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[None]:
     except asyncio.CancelledError:
         await _close(socket, Closing(CloseCode.GOING_AWAY, "this coordinator is stopping"))
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - every end of a conversation has its close frame; the unexpected is logged
         closing = _verdict(error)
         if closing is not None:
             await _close(socket, closing)

@@ -19,7 +19,8 @@ class Wish(Struct, frozen=True):
 def share(
     lanes: Sequence[Lane], requirements: Mapping[int, labels.Requirement], idle: Sequence[IdleAgent], turn: int = 0
 ) -> list[Wish]:
-    """One slot after the other to the lanes in turn, `turn` says whose it is first, until no lane can take another slot.
+    """One slot after the other to the lanes in turn, `turn` says whose it is first, until no lane can take another
+    slot.
 
     A lane gets the agent that fits the fewest other lanes, so an agent that alone can run some job is kept for it.
     """

@@ -30,8 +30,8 @@ async def cancel_run(
 ) -> CancelResult:
     """In the caller's transaction. Raises `NotFound`, or `Conflict` if the run has ended.
 
-    With `force`, agents kill without the grace period, and a job whose agent is silent ends at once. A job that is being
-    cancelled may be forced.
+    With `force`, agents kill without the grace period, and a job whose agent is silent ends at once. A job that is
+    being cancelled may be forced.
     """
     locked = Locked(limits)
     locked.runs = await run_states.lock(db, [run_id])

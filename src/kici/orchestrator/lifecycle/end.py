@@ -26,7 +26,8 @@ class End(Struct, frozen=True):
 
 
 async def end(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
-    """End jobs that are locked with their runs and queue rows. Returns job → why not, of those that the engine refuses."""
+    """End jobs that are locked with their runs and queue rows. Returns job → why not, of those that the engine
+    refuses."""
     refused = await _write(db, locked, ends)
     await cascade(db, locked, {one.job_id for one in ends} - refused.keys())
     return refused

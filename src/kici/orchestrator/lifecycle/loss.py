@@ -18,8 +18,8 @@ from kici.orchestrator.store.jobs import Job
 
 
 async def fall_silent(db: Db, locked: Locked, job_ids: Collection[str], *, heard_s: float) -> None:
-    """Their agent was last heard `heard_s` ago. Running jobs are recovering now; claims and cancellations have deadlines
-    of their own."""
+    """Their agent was last heard `heard_s` ago. Running jobs are recovering now; claims and cancellations have
+    deadlines of their own."""
     limits = locked.limits
     by_retry: dict[bool, list[str]] = {True: [], False: []}
     for job_id in job_ids:

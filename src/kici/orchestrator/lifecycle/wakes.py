@@ -1,4 +1,5 @@
-"""Whom to wake once a transaction has committed. A wake-up carries no meaning: who misses it finds the same by polling."""
+"""Whom to wake once a transaction has committed. A wake-up carries no meaning: who misses it finds the same by
+polling."""
 
 from __future__ import annotations
 

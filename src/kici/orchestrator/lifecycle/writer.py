@@ -1,4 +1,5 @@
-"""Writes what the agents of this coordinator say about their jobs: many frames in one commit, each answered after it."""
+"""Writes what the agents of this coordinator say about their jobs: many frames in one commit, each answered after
+it."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class _Poison(Exception):
 
 
 class StatusWriter:
-    """`submit` answers only after the commit, and only while this coordinator has its lease: `hold` raises `LeaseLost` in
-    the writing transaction if it has lapsed.
+    """`submit` answers only after the commit, and only while this coordinator has its lease: `hold` raises
+    `LeaseLost` in the writing transaction if it has lapsed.
 
     Frames of one job are applied in the order in which they came, also when one of them has to wait for a row.
     """

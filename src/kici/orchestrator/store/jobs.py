@@ -237,8 +237,8 @@ async def requeue(db: Db, job_ids: Collection[str]) -> None:
 
 
 async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s: float, requested: bool = True) -> None:
-    """Asked to stop; not `requested` = its agent does so by itself. The deadline is that of the job's grace period plus a margin; with `force` the margin alone. Asking
-    again does not move it further away."""
+    """Asked to stop; not `requested` = its agent does so by itself. The deadline is that of the job's grace period
+    plus a margin; with `force` the margin alone. Asking again does not move it further away."""
     await db.execute(
         """
         update execution_jobs
@@ -260,7 +260,8 @@ async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s:
 async def recovering(
     db: Db, job_ids: Collection[str], *, heard_s: float, retry_s: float | None, report_s: float
 ) -> None:
-    """Their agent was last heard `heard_s` ago. Deadlines count from then; `retry_s` None = no next attempt by itself."""
+    """Their agent was last heard `heard_s` ago. Deadlines count from then; `retry_s` None = no next attempt by
+    itself."""
     await db.execute(
         """
         update execution_jobs

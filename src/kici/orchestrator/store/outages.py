@@ -1,4 +1,5 @@
-"""Whether an outage is just over: then agents get a full lease's time to come back before anything is held against them."""
+"""Whether an outage is just over: then agents get a full lease's time to come back before anything is held against
+them."""
 
 from __future__ import annotations
 

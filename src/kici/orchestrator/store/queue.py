@@ -1,8 +1,8 @@
 """The dispatch queue: open work only. A row lives from the moment its job may start until the job ends.
 
 A lane is (label set, repository); inside it the order is fixed at enqueue by `sort_key`. A row is *free* (no session),
-*claimed* (session and ack deadline: sent to an agent) or *accepted* (session, `accepted_at`). A queue row is the last in
-the one lock order: whoever also needs the run or the job has locked those before.
+*claimed* (session and ack deadline: sent to an agent) or *accepted* (session, `accepted_at`). A queue row is the
+last in the one lock order: whoever also needs the run or the job has locked those before.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ async def label_sets(db: Db, ids: Collection[int]) -> list[LabelSet]:
 
 
 async def open_lanes(db: Db) -> list[Lane]:
-    """Lanes with at least one free row, by a loose scan: one probe of the index per lane, however long the lanes are."""
+    """Lanes with at least one free row, by a loose scan: one probe of the index per lane, however long the lanes
+    are."""
     rows = await db.fetch(
         """
         with recursive lane (label_set_id, repository) as (
@@ -220,7 +221,8 @@ async def open_lanes(db: Db) -> list[Lane]:
 
 
 async def claim(db: Db, coordinator: str, wants: Sequence[Want], ack_timeout_s: float) -> list[Claimed]:
-    """Give each want the next due row of its lane, in one statement. Rows that somebody else is claiming are passed over.
+    """Give each want the next due row of its lane, in one statement. Rows that somebody else is claiming are passed
+    over.
 
     Raises the attempt, sets the session, the hash of the attempt's job token and the ack deadline. A coordinator whose
     lease has lapsed gets nothing, nor does a session that is lost or closed.
@@ -363,7 +365,8 @@ async def delete(db: Db, job_ids: Collection[str]) -> None:
 
 
 async def find_unacknowledged(db: Db, batch: int) -> list[Overdue]:
-    """Claims whose ack deadline has passed, oldest first. Nothing is locked: run and job come first in the lock order."""
+    """Claims whose ack deadline has passed, oldest first. Nothing is locked: run and job come first in the lock
+    order."""
     rows = await db.fetch(
         """
         select id as job_id, run_id, attempt, session_id from dispatch_queue

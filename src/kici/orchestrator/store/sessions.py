@@ -74,7 +74,8 @@ class Connected(Struct, frozen=True):
 
 
 async def hold_lease(db: Db, coordinator: str) -> None:
-    """Raise `LeaseLost` unless this coordinator's lease holds; nobody takes its sessions before the transaction ends."""
+    """Raise `LeaseLost` unless this coordinator's lease holds; nobody takes its sessions before the transaction
+    ends."""
     held = await db.fetchval(
         """
         select true from coordinators where instance = $1 and lease_expires_at > clock_timestamp() for key share

@@ -90,8 +90,10 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
         on conflict (run_id, job_id, attempt, step_index) do update
            set status = excluded.status, step_attempt = greatest(s.step_attempt, excluded.step_attempt),
                started_at = coalesce(excluded.started_at, s.started_at), completed_at = excluded.completed_at,
-               duration_ms = coalesce(excluded.duration_ms,
-                                      (greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000)::int),
+               duration_ms = coalesce(
+                 excluded.duration_ms,
+                 (greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000)::int
+               ),
                exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks
         returning s.id, s.job_id, s.attempt, s.step_index
         """,
