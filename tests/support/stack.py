@@ -27,7 +27,7 @@ class Stack:
         self.base = base
         self.data = base / "data"
         self.env = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "KICI_CONFIG_DIR": str(base / "config"),
             "HOME": str(base / "home"),
             "GIT_CONFIG_GLOBAL": str(base / "gitconfig"),
@@ -45,13 +45,14 @@ class Stack:
         (self.base / "gitconfig").write_text(
             "[user]\n name = Test\n email = test@example.com\n[init]\n defaultBranch = main\n[safe]\n directory = *\n"
         )
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kici.cli.main", "up", "--json", "--port", "0", "--data-dir", str(self.data)),
-            *self.options,
-            env=self.env,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=(self.base / "up.err").open("ab"),
-        )
+        with (self.base / "up.err").open("ab") as errors:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kici.cli.main", "up", "--json", "--port", "0", "--data-dir", str(self.data)),
+                *self.options,
+                env=self.env,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
         assert self.process.stdout
         async with asyncio.timeout(60):
             line = await self.process.stdout.readline()
@@ -160,7 +161,7 @@ class Stack:
         while cursor is not None:
             page = await self.get(f"/runs/{run_id}/jobs/{job_id}/steps/{step}/logs", cursor=cursor, limit=2000)
             lines += [line.partition(" ")[2] for line in page["lines"]]
-            cursor = page["nextCursor"]
+            cursor = page["nextCursor"] if page["lines"] else None
         return lines
 
     async def until(self, look: Callable[[], Awaitable[T | None]], what: str, deadline: float) -> T:

@@ -23,19 +23,20 @@ from tests.system.test_crashes import gated
 @contextlib.asynccontextmanager
 async def agent(up: Stack, url: str, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """An agent of its own beside a `kici up --no-agent`."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kici.agent.main"),
-        env={
-            **up.env,
-            "KICI_ORCHESTRATOR_URL": url,
-            "KICI_AGENT_TOKEN_FILE": str(up.data / "agent.token"),
-            "KICI_AGENT_ID": "apart",
-            "KICI_WORK_DIR": str(up.base / "work"),
-            **env,
-        },
-        stdout=(up.base / "agent.log").open("ab"),
-        stderr=subprocess.STDOUT,
-    )
+    with (up.base / "agent.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kici.agent.main"),
+            env={
+                **up.env,
+                "KICI_ORCHESTRATOR_URL": url,
+                "KICI_AGENT_TOKEN_FILE": str(up.data / "agent.token"),
+                "KICI_AGENT_ID": "apart",
+                "KICI_WORK_DIR": str(up.base / "work"),
+                **env,
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         yield process
     finally:
@@ -96,7 +97,11 @@ async def test_a_workflow_that_raises_at_import_fails_its_job_with_the_authors_l
     assert (await up.ended(run_id))["status"] == "failed"
     job = (await up.jobs(run_id))["gated"]
     assert "not today" in job["errorMessage"]
-    assert "ci.py" in "\n".join(await up.log(run_id, job["jobId"], -1))
+
+    async def told() -> bool | None:
+        return any("ci.py" in line for line in await up.log(run_id, job["jobId"], 0)) or None
+
+    await up.until(told, "the author's line in the log", 20)
 
 
 async def test_files_that_differ_from_the_lock_fail_before_the_first_import(up: Stack) -> None:

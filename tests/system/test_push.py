@@ -25,7 +25,7 @@ async def test_a_push_becomes_a_finished_run(up: Stack) -> None:
     }
     assert jobs["build"]["outputs"] == {"greet": {"text": "Hello from main, this is kici", "length": 29}}
     assert [(step["stepName"], step["status"]) for step in jobs["test (upper)"]["steps"] if step["stepIndex"] >= 0] == [
-        ("python3 -m unittest", "success"),
+        ("python3 -m unittest -q", "success"),
         ("style", "failed"),
         ("measure", "success"),
     ]
@@ -35,7 +35,7 @@ async def test_a_push_becomes_a_finished_run(up: Stack) -> None:
     assert "2 tests agree on 29 characters" in await up.kici("runs", "logs", run["runId"])
     shown = await up.kici("runs", "show", run["runId"])
     assert "test (upper)" in shown
-    assert "success" in shown
+    assert "✓ report" in shown
 
 
 async def test_a_run_can_be_started_by_hand_and_followed(up: Stack) -> None:

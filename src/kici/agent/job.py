@@ -208,7 +208,13 @@ class Job:
             export=locked.workflow.export,
             context=known,
             job=locked.job,
-            env=environment.of_job(known, self._dispatch.checkout, home=inside(space.home), tmp=inside(space.tmp)),
+            env=environment.of_job(
+                known,
+                sha=self._dispatch.checkout.sha,
+                ref=self._dispatch.checkout.ref,
+                home=inside(space.home),
+                tmp=inside(space.tmp),
+            ),
             tmp=inside(space.tmp),
         )
 

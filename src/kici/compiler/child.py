@@ -13,38 +13,13 @@ import traceback
 from typing import BinaryIO
 
 import msgspec
-from msgspec import Struct
 
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.lower import Lowering
-from kici.engine.lockfile import LockWorkflow
+from kici.compiler.messages import Imported, Importing, Message, Request
 from kici.sdk import loading, problems
 from kici.sdk.errors import DefinitionError
 from kici.sdk.workflows import Workflow
-
-
-class Request(Struct, frozen=True):
-    root: str
-    modules: list[str]
-    """Paths below `.kici/`."""
-    limit_s: float
-    """Of one module's import."""
-
-
-class Importing(Struct, frozen=True, tag=True):
-    module: str
-
-
-class Imported(Struct, frozen=True, tag=True):
-    """All modules were tried."""
-
-    workflows: list[LockWorkflow]
-    problems: list[Diagnostic]
-    names: dict[str, str]
-    """Dotted name → path, of the modules under `.kici/` that are loaded now."""
-
-
-Message = Importing | Imported
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from kici.compiler.child import Imported, Importing, Message, Request
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
+from kici.compiler.messages import Imported, Importing, Message, Request
 
 IMPORT_LIMIT_S = 20.0
 """Of one module."""

@@ -133,8 +133,9 @@ async def test_what_makes_no_sense_is_refused_and_what_is_not_there_is_not_found
     assert answer.status_code == status, answer.text
 
 
-@pytest.mark.parametrize("path", ["/runs", "/queue", "/agents", "/event-log",
-f"/runs/{uuid.UUID(int=1)}/stream?logs=1"])
+@pytest.mark.parametrize(
+    "path", ["/runs", "/queue", "/agents", "/event-log", f"/runs/{uuid.UUID(int=1)}/stream?logs=1"]
+)
 async def test_nothing_is_told_without_a_token(parts: Parts, path: str) -> None:
     async with client(parts.url, "0" * 64) as stranger:
         assert (await stranger.get(f"/api/v1/admin{path}")).status_code == 401

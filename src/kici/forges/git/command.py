@@ -102,9 +102,10 @@ class Running:
 
     async def feed(self, data: bytes) -> None:
         """Write all of `data` and close. A process that has stopped reading says why by how it ends."""
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.stdin.write(data)
-            await self.stdin.drain()
+        if data and not self.stdin.is_closing():
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.stdin.write(data)
+                await self.stdin.drain()
         self.stdin.close()
 
     async def ended(self) -> tuple[int, bytes]:
