@@ -54,7 +54,7 @@ def server() -> Iterator[Server]:
             yield Server(given, template)
         return
     with reachable_folder() as folder:
-        embedded = EmbeddedPostgres(folder, settings=QUICK, sync_init=False, binaries=_binaries())
+        embedded = EmbeddedPostgres(folder, settings=QUICK, sync_init=False, found=_binaries())
         url = asyncio.run(embedded.start())
         try:
             with _template(url) as template:

@@ -65,7 +65,8 @@ async def test_pushes_survive_kills_of_every_part() -> None:
     seed = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
     print(f"chaos seed {seed}: SEED={seed} make proofs repeats the order of the kills")
     dice = random.Random(seed)
-    async with stack.running("--slots", "2", KICI_SILENT_S="3", KICI_COORDINATOR_LEASE_S="3") as up:
+    times = {"KICI_HEARTBEAT_S": "1", "KICI_SILENT_S": "3", "KICI_COORDINATOR_LEASE_S": "3"}
+    async with stack.running("--slots", "2", **times) as up:
         root = await up.repository(CHAOS)
         shas = []
         for number in range(ROUNDS):

@@ -139,11 +139,11 @@ async def test_a_server_whose_orchestrator_was_killed_is_adopted(made: Path) -> 
         "import asyncio, os, sys; from pathlib import Path\n"
         "from kici.orchestrator.store.embedded import EmbeddedPostgres\n"
         "server = EmbeddedPostgres(Path(sys.argv[1]), settings={'fsync': 'off'}, sync_init=False)\n"
-        "asyncio.run(server.start()); os.write(3, str(server.pid).encode()); os.kill(os.getpid(), 9)"
+        "asyncio.run(server.start()); os.write(int(sys.argv[2]), str(server.pid).encode()); os.kill(os.getpid(), 9)"
     )
     reading, writing = os.pipe()
-    os.dup2(writing, 3)
-    child = subprocess.run([sys.executable, "-c", program, str(made)], pass_fds=[3], timeout=60, check=False)
+    command = [sys.executable, "-c", program, str(made), str(writing)]
+    child = subprocess.run(command, pass_fds=[writing], timeout=60, check=False)
     assert child.returncode == -signal.SIGKILL
     pid = int(os.read(reading, 20))
     os.close(reading)
