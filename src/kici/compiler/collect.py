@@ -1,79 +1,99 @@
-"""Starts the child that imports the workflows, and reads what it found. Nothing of theirs runs in this process."""
+"""Runs the workflow modules in a fresh process with a clean environment and a time limit, and reads what they define.
+
+A module may exit, crash the interpreter, start threads or run for ever: the answer is then a problem at its line. What
+it prints appears on standard error.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
-from kici.compiler.messages import Imported, Importing, Message, Request
+from kici.compiler.messages import Imported, Message, Request
 
+# -I without its -E: the environment is ours, and has a hash seed so that a set has the same order every time.
+_PYTHON = (sys.executable, "-s", "-P", "-X", "utf8", "-c")
+_BOOT = (
+    "import sys; home = sys.argv.pop(); home in sys.path or sys.path.append(home);"
+    "from kici.compiler.child import main; main()"
+)
 IMPORT_LIMIT_S = 20.0
 """Of one module."""
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_START = "import sys; sys.path.append(sys.argv[1]); from kici.compiler.child import main; main()"
+KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "SYSTEMROOT", "TEMP", "TMP", "USERPROFILE")
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})")
+"""How faulthandler writes what is not ASCII."""
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
 
 
 class Collecting:
-    """A started child. Start it early, and do other things until `result`."""
+    """A started child. Start it early, and do other things until `result`; `close` it in any case."""
 
-    def __init__(self, root: Path, modules: list[str], *, limit_s: float = IMPORT_LIMIT_S) -> None:
+    def __init__(self, root: Path, modules: tuple[str, ...], *, limit_s: float = IMPORT_LIMIT_S) -> None:
         self._root = root
-        self._modules = modules
         self._limit_s = limit_s
-        package_root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", "-c", _START, package_root],
-            cwd=root,
-            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
+        self._whole_limit_s = (limit_s + 1) * (len(modules) + 1)
+        self._request = msgspec.json.encode(Request(str(root), modules, limit_s))
+        self._child = subprocess.Popen(
+            [*_PYTHON, _BOOT, str(Path(__file__).resolve().parents[2])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            cwd=root,
+            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {"PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
 
     def result(self) -> Imported:
-        """Wait for it. A child that dies gives what it was importing as a problem."""
-        request = Request(str(self._root), self._modules, self._limit_s)
+        """What the modules define. A child that dies gives what it was importing as a problem."""
         try:
-            out, err = self._process.communicate(
-                msgspec.json.encode(request), timeout=(self._limit_s + 1) * (len(self._modules) + 1)
-            )
+            answer, _ = self._child.communicate(self._request, timeout=self._whole_limit_s)
         except subprocess.TimeoutExpired as error:
             raise CompileError("the workflows could not be imported in time") from error
         finally:
-            self._kill()
-        messages = [msgspec.json.decode(line, type=Message) for line in out.splitlines() if line]
-        if messages and isinstance(messages[-1], Imported):
-            return messages[-1]
-        importing = [message.module for message in messages if isinstance(message, Importing)]
-        said = err.decode(errors="replace")
-        if not importing:
-            raise CompileError(f"the compiler's process failed:\n{said[-2000:]}")
-        return Imported([], [self._died(importing[-1], said)], {})
+            self.close()
+        return self._understand(answer)
 
-    def _died(self, module: str, said: str) -> Diagnostic:
-        file, line = f".kici/{module}", 0
-        if "Timeout" in said:
-            for frame in _FRAME.finditer(said):
-                path = Path(frame["file"])
-                if path.is_relative_to(self._root / ".kici"):
-                    file, line = path.relative_to(self._root).as_posix(), int(frame["line"])
-                    break
-            message = f"importing it took more than {self._limit_s:g} s: is there a loop at its top level?"
-        else:
-            code = self._process.returncode
-            message = f"importing it ended the process ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
-        return Diagnostic(file, line, "", message)
+    def close(self) -> None:
+        """Kill the child and all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says EPERM for zombies
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
 
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
+    def _understand(self, answer: bytes) -> Imported:
+        path = ""
+        lines = answer.split(b"\n")
+        for number, line in enumerate(lines):
+            try:
+                said: Message = msgspec.json.decode(line, type=Message)
+            except msgspec.DecodeError:
+                dump = b"\n".join(lines[number:]).decode(errors="replace")
+                return Imported((), (self._death(path, dump),), ())
+            if isinstance(said, Imported):
+                return said
+            path = said.module
+        raise AssertionError("an answer ends with an empty line")
+
+    def _death(self, path: str, dump: str) -> Diagnostic:
+        """`dump` is what faulthandler wrote, innermost frame first; empty if the child was killed or left."""
+        file, line = f".kici/{path}" if path else "", 0
+        root = os.path.realpath(self._root)
+        for frame in _FRAME.finditer(dump):
+            real = os.path.realpath(_ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), frame["file"]))
+            if real.startswith(os.path.join(root, ".kici") + os.sep):
+                file, line = os.path.relpath(real, root).replace(os.sep, "/"), int(frame["line"])
+                break
+        ended = dump.partition("\n")[0].strip() or f"exit code {self._child.returncode}"
+        if dump.startswith("Timeout"):
+            ended = f"importing it took more than {self._limit_s:g} s"
+        elif not path:
+            raise CompileError(f"the compiler's process ended before it imported anything ({ended})")
+        why = f"{ended}: a workflow module only defines; move what it does into a step"
+        return Diagnostic(file, line, "import", why)

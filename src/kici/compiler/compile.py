@@ -1,4 +1,7 @@
-"""One compile: everything under `.kici/` → the lock file's bytes, or all that is wrong."""
+"""One compile: everything under `.kici/` → the lock file's bytes, or all that is wrong.
+
+Used by `kici compile`, `kici preview` and `kici run local`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from kici.compiler import files, fstrings
-from kici.compiler.closure import closure
 from kici.compiler.collect import IMPORT_LIMIT_S, Collecting
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
+from kici.compiler.files import list_files
+from kici.compiler.sources import Sources, unlisted
 from kici.engine import lockfile
 from kici.engine.lockfile import LockFile, LockWorkflow
 
@@ -23,6 +26,7 @@ class Compiled(Struct, frozen=True):
     data: bytes
     """What `.kici/kici.lock.json` is to hold; empty if there are problems."""
     problems: tuple[Diagnostic, ...]
+    """All that were found, in the order of the files."""
     warnings: tuple[Diagnostic, ...]
 
 
@@ -32,62 +36,51 @@ def compile_directory(root: Path, *, strict: bool = False, limit_s: float = IMPO
     `limit_s` bounds the import of one module. Raises `CompileError` where there is nothing to compile.
     """
     root = root.resolve()
-    if not (root / files.KICI / "workflows").is_dir():
-        raise CompileError(f"{root} has no .kici/workflows/: `kici init` makes the first workflow")
-    digests, problems = files.listed(root)
-    modules = files.modules(root, digests)
+    listing = list_files(root)
+    modules = listing.workflow_modules()
     if not modules:
         raise CompileError(f"{root / '.kici/workflows'} has no modules: `kici init` makes the first workflow")
     collecting = Collecting(root, modules, limit_s=limit_s)
-    from kici.engine import plan  # the engine's libraries load while the child imports the workflows
+    try:
+        # While the child imports the workflows.
+        from kici.compiler import check
 
-    imported = collecting.result()
-    problems += imported.problems
-    warnings = _warnings(root, sorted({path for path in imported.names.values() if path in digests}))
+        digests = listing.digests()
+        sources = Sources(listing.files)
+        warnings = [*listing.warnings, *sources.unsafe_commands()]
+        imported = collecting.result()
+    finally:
+        collecting.close()
+    workflows = tuple(
+        msgspec.structs.replace(workflow, content_hash=_content_hash(sources.closure(_module(workflow)), digests))
+        for workflow in sorted(imported.workflows, key=lambda one: (one.source.file, one.source.line, one.export))
+    )
+    problems = [*listing.problems, *imported.problems, *check.problems(workflows)]
+    problems += unlisted(imported.modules, listing.files)
+    if not workflows and not problems:
+        raise CompileError("no module under .kici/workflows/ holds a workflow: write ci = workflow(…)")
+    warnings += check.warnings(workflows)
     if strict:
         problems += warnings
         warnings = []
-    workflows = [_hashed(root, workflow, imported.names, problems) for workflow in imported.workflows]
-    workflows.sort(key=lambda workflow: (workflow.source.file, workflow.source.line, workflow.export))
     if not problems:
-        if not workflows:
-            raise CompileError("no module under .kici/workflows/ holds a workflow: write ci = workflow(…)")
-        for workflow in workflows:
-            alone = LockFile(lockfile.SCHEMA_VERSION, "", {}, (workflow,))
-            problems += [
-                Diagnostic(workflow.source.file, workflow.source.line, "", problem) for problem in plan.validate(alone)
-            ]
-    if problems:
-        return Compiled(None, b"", tuple(sorted(set(problems))), tuple(warnings))
-    lock = LockFile(lockfile.SCHEMA_VERSION, _content_hash(digests, workflows), digests, tuple(workflows))
-    data = lockfile.encode(lock)
-    if len(data) > lockfile.MAX_BYTES:
+        lock = LockFile(lockfile.SCHEMA_VERSION, _lock_hash(digests, workflows), digests, workflows)
+        data = lockfile.encode(lock)
+        if len(data) <= lockfile.MAX_BYTES:
+            return Compiled(lock, data, (), tuple(sorted(set(warnings))))
         limit = f"the limit is {lockfile.MAX_BYTES:,}: split the workflows over repositories"
-        return Compiled(None, b"", (Diagnostic(lockfile.PATH, 0, "", f"would have {len(data):,} bytes; {limit}"),), ())
-    return Compiled(lock, data, (), tuple(warnings))
+        problems.append(Diagnostic(lockfile.PATH, 0, "", f"would have {len(data):,} bytes; {limit}"))
+    return Compiled(None, b"", tuple(sorted(set(problems))), tuple(sorted(set(warnings))))
 
 
-def _warnings(root: Path, paths: list[str]) -> list[Diagnostic]:
-    return [
-        warning
-        for path in paths
-        for warning in fstrings.find((root / files.KICI / path).read_text("utf-8"), f"{files.KICI}/{path}")
-    ]
+def _module(workflow: LockWorkflow) -> str:
+    return workflow.source.file.removeprefix(".kici/")
 
 
-def _hashed(root: Path, workflow: LockWorkflow, names: dict[str, str], problems: list[Diagnostic]) -> LockWorkflow:
-    module = workflow.source.file.removeprefix(f"{files.KICI}/")
-    try:
-        sources = {path: (root / files.KICI / path).read_text("utf-8") for path in names.values()}
-    except UnicodeDecodeError as error:
-        problems.append(Diagnostic(workflow.source.file, 0, "", f"what it imports is not UTF-8: {error.reason}"))
-        return workflow
-    digest = hashlib.sha256()
-    for path in closure(module, sources, names):
-        text = sources[path].replace("\r\n", "\n").replace("\r", "\n")
-        digest.update(f"{path}\0{len(text)}\0{text}".encode())
-    return msgspec.structs.replace(workflow, content_hash=digest.hexdigest())
+def _content_hash(modules: tuple[str, ...], digests: dict[str, str]) -> str:
+    listed = "".join(f"{digests[path]} {path}\n" for path in modules if path in digests)
+    return hashlib.sha256(listed.encode(errors="surrogateescape")).hexdigest()
 
 
-def _content_hash(digests: dict[str, str], workflows: list[LockWorkflow]) -> str:
-    return hashlib.sha256(msgspec.json.encode([digests, workflows], order="sorted")).hexdigest()
+def _lock_hash(digests: dict[str, str], workflows: tuple[LockWorkflow, ...]) -> str:
+    return hashlib.sha256(msgspec.json.encode((digests, workflows), order="sorted")).hexdigest()

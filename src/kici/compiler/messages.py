@@ -10,23 +10,26 @@ from kici.engine.lockfile import LockWorkflow
 
 class Request(Struct, frozen=True):
     root: str
-    modules: list[str]
-    """Paths below `.kici/`."""
+    modules: tuple[str, ...]
+    """Paths below `.kici/`, in the order of import."""
     limit_s: float
     """Of one module's import."""
 
 
 class Importing(Struct, frozen=True, tag=True):
+    """Said before each import, so that whoever waits knows what a dead child was doing."""
+
     module: str
 
 
 class Imported(Struct, frozen=True, tag=True):
     """All modules were tried."""
 
-    workflows: list[LockWorkflow]
-    problems: list[Diagnostic]
-    names: dict[str, str]
-    """Dotted name → path, of the modules under `.kici/` that are loaded now."""
+    workflows: tuple[LockWorkflow, ...]
+    """In the order of modules and names; without content hashes."""
+    problems: tuple[Diagnostic, ...]
+    modules: tuple[str, ...]
+    """Paths below `.kici/` of everything that was imported from there."""
 
 
 Message = Importing | Imported
