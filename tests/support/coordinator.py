@@ -73,7 +73,8 @@ class Coordinator:
         )
         self.logs = LogWriter(pool, self.notifier)
         self.access = Access(pool)
-        self.login = Login()
+        self.login_error: Exception | None = None
+        """Raised when a job's credentials are asked for."""
         self.sockets = AgentSockets(
             Door(
                 pool,
@@ -129,7 +130,9 @@ class Coordinator:
         ]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:
-        return self.login
+        if self.login_error is not None:
+            raise self.login_error
+        return Login()
 
     async def agent_token(self, labels: list[str] | None = None) -> str:
         token = f"kat_{uuid.uuid4().hex}{uuid.uuid4().hex}"

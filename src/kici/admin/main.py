@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from kici import __version__
-from kici.admin.connection import Connection
 from kici.errors import KiciError
 
 _GROUPS = {
@@ -57,6 +56,8 @@ def program(ctx: click.Context, url: str | None, token: str | None, debug: bool)
 
     URL and token come from the options, the variables, or ~/.kici/config, which `kici up` writes.
     """
+    from kici.admin.connection import Connection
+
     ctx.obj = Connection(url or "", token or "")
     ctx.find_root().meta["debug"] = debug
 

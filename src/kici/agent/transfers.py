@@ -72,7 +72,13 @@ class Transfers:
     def _begin(self, request: int, work: Awaitable[str]) -> None:
         async def answered() -> None:
             try:
-                error = await work
+                try:
+                    error = await work
+                except Exception:  # noqa: BLE001 - the runner must not wait for an answer that never comes
+                    import structlog  # late: `kici run local` starts without it
+
+                    structlog.get_logger(__name__).exception("an artifact could not be transferred")
+                    error = "an internal error of the host: see its log"
                 with suppress(OSError):  # the runner is gone
                     await self._send(Reply(request, error))
             finally:

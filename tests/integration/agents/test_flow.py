@@ -6,6 +6,7 @@ import httpx
 import msgspec
 import pytest
 
+from kici.orchestrator.errors import Forbidden, Unavailable
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.wire.agent import AttemptRef, Cancel, Dispatch, Goodbye, JobRejected
 from kici.wire.context import JobContext
@@ -287,3 +288,57 @@ async def test_an_agent_is_never_sent_more_than_its_slots(here: Coordinator, slo
         await agent.end(agent.all(Dispatch)[0])
         await agent.expect(Dispatch, slots + 1)
         assert len(agent.all(Dispatch)) == slots + 1
+
+
+async def test_a_job_that_cannot_be_read_fails_and_keeps_no_other_from_being_sent(here: Coordinator) -> None:
+    agent = await here.agent(slots=2)
+    async with agents(agent):
+        made = await make_run(here.pool, [job("bad"), job("good")])
+        await here.pool.execute("update execution_jobs set matrix_values = '[]' where job_id = $1", made["bad"])
+        await here.pool.execute(
+            "update execution_jobs set definition = definition || '{\"newer\": 1}' where job_id = $1", made["good"]
+        )
+        await agent.connect()
+        assert (await agent.expect(Dispatch)).name == "good"
+
+        async def has_failed() -> bool:
+            return (await made.statuses())["bad"] == "failed"
+
+        await until(has_failed)
+        assert "cannot be read" in (await made.job("bad"))["error_message"]
+
+
+async def test_credentials_that_cannot_be_had_now_give_the_claim_back(here: Coordinator) -> None:
+    agent = await here.agent()
+    async with agents(agent):
+        here.login_error = Unavailable("the vault is sealed")
+        await agent.connect()
+        made = await make_run(here.pool, [job("build")])
+        here.notifier.send("kici_queue")
+
+        async def was_given_back() -> bool:
+            row = await made.queue_row("build")
+            return bool(row and row["rejections"] and row["session_id"] is None)
+
+        await until(was_given_back)
+        here.login_error = None
+        build = await agent.expect(Dispatch)
+        row = await made.queue_row("build")
+        assert row
+        assert row["attempt"] - row["rejections"] == 1
+        assert await agent.begin(build) == ""
+
+
+async def test_credentials_that_can_never_be_had_fail_the_job(here: Coordinator) -> None:
+    agent = await here.agent()
+    async with agents(agent):
+        here.login_error = Forbidden("the source has lost its key")
+        await agent.connect()
+        made = await make_run(here.pool, [job("build")])
+        here.notifier.send("kici_queue")
+
+        async def has_ended() -> bool:
+            return bool((await made.run())["status"] == "failed")
+
+        await until(has_ended)
+        assert "the source has lost its key" in (await made.job("build"))["error_message"]

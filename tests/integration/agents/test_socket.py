@@ -185,7 +185,8 @@ async def test_a_silent_agent_is_recovering_and_its_next_word_resumes_it(databas
             assert agent_session.lost
             assert here.roster.idle() == []
             row = await made.job("build")
-            assert row["recovery_deadline"] is not None  # no user code has begun
+            assert row["recovery_deadline"] is None  # user code may have begun since: it waits for its agent
+            assert row["report_deadline"] is not None
             await agent.drop()
             await agent.connect([AttemptRef(build.job_id, 1)])
             assert (await made.job("build"))["status"] == "running"

@@ -106,6 +106,23 @@ async def test_without_a_policy_the_agent_may_report_until_the_window_closes(her
         assert await agent.end(build) == "attempt 1 is over: the job has ended as infra_lost"
 
 
+async def test_what_may_have_begun_unseen_is_not_run_a_second_time(here: Coordinator, held: Lease) -> None:
+    """We were never told of user code, but the agent does not kill: it may be running it since."""
+    agent = await here.agent()
+    async with agents(agent):
+        await agent.connect()
+        made = await make_run(here.pool, [job("build")])
+        build = await dispatched(here, agent)
+        await agent.begin(build)
+        await agent.step(build, "running", index=-1)
+        await fall_silent(here, agent)
+        await let_pass(here, 200)
+        assert await settling(here, held).run_once() == settle_overdue.Pass(0, 0, 0)
+        await let_pass(here, 701)
+        assert await settling(here, held).run_once() == settle_overdue.Pass(1, 1, 0)
+        assert await made.statuses() == {"build": "infra_lost"}
+
+
 async def test_the_agents_of_a_dead_coordinator_are_recovering_from_the_end_of_its_lease(
     here: Coordinator, held: Lease
 ) -> None:
