@@ -48,8 +48,6 @@ def _problem(workflow: Workflow, job: Job[Any], index: int, use: _Use) -> str:
     named = _named(workflow, use.job if use.job is not None else source if isinstance(source, Job) else None)
     if isinstance(source, Job) and not source.is_function:
         return "the job is made of steps, and its steps have the outputs: name a step"
-    if isinstance(source, Step) and source.fn is None:
-        return "the step is a command, which returns nothing"
     if named is None and _has(job, source):
         return _own_problem(job, index, use)
     if named is job:
@@ -72,14 +70,23 @@ def _problem(workflow: Workflow, job: Job[Any], index: int, use: _Use) -> str:
 def _own_problem(job: Job[Any], index: int, use: _Use) -> str:
     if use.method == "outputs_all":
         return "it is a step of this job: use ctx.outputs"
-    position = next(i for i, step in enumerate(job.steps) if step is use.source or step.name == use.source)
+    position = next(i for i, step in enumerate(job.steps) if _is(step, use.source))
     if position == index:
         return "the step asks for what itself returns"
     return "the step runs later" if position > index else ""
 
 
 def _has(job: Job[Any], source: Any) -> bool:
-    return source is job or any(step is source or step.name == source for step in job.steps)
+    return source is job or any(_is(step, source) for step in job.steps)
+
+
+def _is(step: Step[Any], source: Any) -> bool:
+    """As the runner finds it."""
+    return step is source or step.name == source or (isinstance(source, Step) and _key(step) == _key(source))
+
+
+def _key(step: Step[Any]) -> tuple[str, object]:
+    return step.name, step.fn
 
 
 def _named(workflow: Workflow, job: Any) -> Job[Any] | None:

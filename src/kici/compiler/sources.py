@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from kici.compiler.diagnostics import Diagnostic
-from kici.sdk.loading import PACKAGE
 
 
 class Sources:
@@ -85,7 +84,7 @@ def _base(node: ast.ImportFrom, package: str) -> str:
 
 
 def _package(path: str) -> str:
-    return ".".join(path.split("/")[:-1]) or PACKAGE
+    return ".".join(path.split("/")[:-1])
 
 
 def _built(node: ast.expr) -> str:
