@@ -28,7 +28,8 @@ class SettingsError(OrchestratorError):
 
 LOG_LEVELS: Final = ("debug", "info", "warn", "warning", "error")
 LOG_FORMATS: Final = ("auto", "plain", "json")
-MIN_POOL = 4
+MIN_POOL: Final = 4
+"""Connections: intake keeps one, each writer wants one, and the rest share what is left."""
 POSITIVE: Final = (
     "database_pool_size",
     "heartbeat_s",
