@@ -26,7 +26,7 @@ def imported(code: str) -> set[str]:
 
 
 def cli(*arguments: str) -> str:
-    return f"from kici.cli.main import run; run({list(arguments)!r})"
+    return f"from kici.cli.main import program, run; run(program, 'kici', {list(arguments)!r})"
 
 
 @pytest.mark.parametrize("code", [cli("--help"), cli("--version"), cli("copmile"), cli("run", "--help")])
