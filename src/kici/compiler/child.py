@@ -9,7 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
-import traceback
+from functools import cache
 from typing import BinaryIO
 
 import msgspec
@@ -28,7 +28,10 @@ from kici.sdk.workflows import Workflow
 def main() -> None:
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    asked = sys.stdin.buffer.read()
+    if not asked:
+        os._exit(0)  # nobody wants it any more
+    request = msgspec.json.decode(asked, type=Request)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     faulthandler.enable(file=answer)
@@ -92,6 +95,8 @@ class _Collection:
     def _import_problem(self, path: str, error: BaseException) -> Diagnostic:
         if isinstance(error, SyntaxError) and error.filename:
             return Diagnostic(self._relative(error.filename), error.lineno or 0, "syntax error", error.msg)
+        import traceback
+
         own = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
@@ -112,6 +117,8 @@ class _Collection:
             case ImportError() if "partially initialized module" in str(error):
                 return f"{error}: move what both modules need into a third one"
             case _:
+                import traceback
+
                 said = "".join(traceback.format_exception_only(error)).strip()
                 return " ".join(said.split())
 
@@ -124,12 +131,18 @@ class _Collection:
         )
 
     def _relative(self, file: str) -> str:
-        real = os.path.realpath(file)
+        real = _real(file)
         below = real.startswith(self._root + os.sep)
         return (os.path.relpath(real, self._root) if below else real).replace(os.sep, "/")
 
     def _imported(self) -> tuple[str, ...]:
-        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        real = [os.path.realpath(file) for file in files if isinstance(file, str)]
+        """Found below `.kici/` by its place on the module path, which is resolved already."""
         below = self._kici + os.sep
-        return tuple(sorted(file.removeprefix(below).replace(os.sep, "/") for file in real if file.startswith(below)))
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        own = {file for file in files if isinstance(file, str) and file.startswith(below)}
+        return tuple(sorted(file.removeprefix(below).replace(os.sep, "/") for file in own))
+
+
+@cache
+def _real(file: str) -> str:
+    return os.path.realpath(file)

@@ -1,4 +1,4 @@
-"""Runs the workflow modules in a fresh process with a clean environment and a time limit, and reads what they define.
+"""Has the workflow modules imported in a fresh process under a time limit, and reads what they define.
 
 A module may exit, crash the interpreter, start threads or run for ever: the answer is then a problem at its line. What
 it prints appears on standard error.
@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,41 +19,35 @@ from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
 from kici.compiler.messages import Imported, Message, Request
 
-# -I without its -E: the environment is ours, and has a hash seed so that a set has the same order every time.
-_PYTHON = (sys.executable, "-s", "-P", "-X", "utf8", "-c")
-_BOOT = (
-    "import sys; home = sys.argv.pop(); home in sys.path or sys.path.append(home);"
-    "from kici.compiler.child import main; main()"
-)
 IMPORT_LIMIT_S = 20.0
 """Of one module."""
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "SYSTEMROOT", "TEMP", "TMP", "USERPROFILE")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})")
 """How faulthandler writes what is not ASCII."""
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
 
 
 class Collecting:
-    """A started child. Start it early, and do other things until `result`; `close` it in any case."""
+    """The conversation with a started child. `ask`, do other things until `result`; `close` it in any case."""
 
-    def __init__(self, root: Path, modules: tuple[str, ...], *, limit_s: float = IMPORT_LIMIT_S) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], root: Path, *, limit_s: float = IMPORT_LIMIT_S) -> None:
+        self._child = child
         self._root = root
         self._limit_s = limit_s
-        self._whole_limit_s = (limit_s + 1) * (len(modules) + 1)
-        self._request = msgspec.json.encode(Request(str(root), modules, limit_s))
-        self._child = subprocess.Popen(
-            [*_PYTHON, _BOOT, str(Path(__file__).resolve().parents[2])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=root,
-            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {"PYTHONHASHSEED": "0"},
-            start_new_session=True,
-        )
+        self._whole_limit_s = 0.0
+
+    def ask(self, modules: tuple[str, ...]) -> None:
+        """Say what to import: paths below `.kici/`. Once."""
+        self._whole_limit_s = (self._limit_s + 1) * (len(modules) + 1)
+        assert self._child.stdin
+        # It may have died; `result` tells.
+        with suppress(BrokenPipeError), self._child.stdin as request:
+            request.write(msgspec.json.encode(Request(str(self._root), modules, self._limit_s)))
+        self._child.stdin = None
 
     def result(self) -> Imported:
         """What the modules define. A child that dies gives what it was importing as a problem."""
         try:
-            answer, _ = self._child.communicate(self._request, timeout=self._whole_limit_s)
+            answer, _ = self._child.communicate(timeout=self._whole_limit_s)
         except subprocess.TimeoutExpired as error:
             raise CompileError("the workflows could not be imported in time") from error
         finally:
@@ -66,6 +59,9 @@ class Collecting:
         with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says EPERM for zombies
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe:
+                pipe.close()
 
     def _understand(self, answer: bytes) -> Imported:
         path = ""

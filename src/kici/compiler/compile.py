@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from subprocess import Popen
 
 import msgspec
 from msgspec import Struct
 
+from kici.compiler import child_process
 from kici.compiler.collect import IMPORT_LIMIT_S, Collecting
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
@@ -30,29 +32,34 @@ class Compiled(Struct, frozen=True):
     warnings: tuple[Diagnostic, ...]
 
 
-def compile_directory(root: Path, *, strict: bool = False, limit_s: float = IMPORT_LIMIT_S) -> Compiled:
+def compile_directory(
+    root: Path, *, strict: bool = False, limit_s: float = IMPORT_LIMIT_S, child: Popen[bytes] | None = None
+) -> Compiled:
     """Compile the workflows of the repository at `root`. With `strict` warnings are problems.
 
-    `limit_s` bounds the import of one module. Raises `CompileError` where there is nothing to compile.
+    `limit_s` bounds the import of one module. `child` is one that `child_process` has started already. Raises
+    `CompileError` where there is nothing to compile.
     """
     root = root.resolve()
-    listing = list_files(root)
-    modules = listing.workflow_modules()
-    if not modules:
-        raise CompileError(f"{root / '.kici/workflows'} has no modules: `kici init` makes the first workflow")
-    collecting = Collecting(root, modules, limit_s=limit_s)
+    collecting = Collecting(child or child_process.start(root), root, limit_s=limit_s)
     try:
+        listing = list_files(root)
+        modules = listing.workflow_modules()
+        if not modules:
+            raise CompileError(f"{root / '.kici/workflows'} has no modules: `kici init` makes the first workflow")
+        collecting.ask(modules)
         # While the child imports the workflows.
         from kici.compiler import check
 
         digests = listing.digests()
         sources = Sources(listing.files)
         warnings = [*listing.warnings, *sources.unsafe_commands()]
+        hashes = {module: _content_hash(sources.closure(module), digests) for module in modules}
         imported = collecting.result()
     finally:
         collecting.close()
     workflows = tuple(
-        msgspec.structs.replace(workflow, content_hash=_content_hash(sources.closure(_module(workflow)), digests))
+        msgspec.structs.replace(workflow, content_hash=hashes[workflow.source.file.removeprefix(".kici/")])
         for workflow in sorted(imported.workflows, key=lambda one: (one.source.file, one.source.line, one.export))
     )
     problems = [*listing.problems, *imported.problems, *check.problems(workflows)]
@@ -71,10 +78,6 @@ def compile_directory(root: Path, *, strict: bool = False, limit_s: float = IMPO
         limit = f"the limit is {lockfile.MAX_BYTES:,}: split the workflows over repositories"
         problems.append(Diagnostic(lockfile.PATH, 0, "", f"would have {len(data):,} bytes; {limit}"))
     return Compiled(None, b"", tuple(sorted(set(problems))), tuple(sorted(set(warnings))))
-
-
-def _module(workflow: LockWorkflow) -> str:
-    return workflow.source.file.removeprefix(".kici/")
 
 
 def _content_hash(modules: tuple[str, ...], digests: dict[str, str]) -> str:

@@ -44,6 +44,7 @@ class Lowering:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(root)
+        self._files: dict[str, str] = {}
         self._kici = os.path.join(self._root, ".kici") + os.sep
 
     def workflow(self, workflow: Workflow, path: str, export: str) -> LockWorkflow:
@@ -98,10 +99,11 @@ class Lowering:
         )
 
     def _location(self, location: Location) -> SourceLocation | None:
-        file = os.path.realpath(location.file)
-        if not file.startswith(self._kici):
-            return None
-        return SourceLocation(os.path.relpath(file, self._root).replace(os.sep, "/"), location.line)
+        if location.file not in self._files:
+            file = os.path.realpath(location.file)
+            below = file.startswith(self._kici)
+            self._files[location.file] = os.path.relpath(file, self._root).replace(os.sep, "/") if below else ""
+        return SourceLocation(self._files[location.file], location.line) if self._files[location.file] else None
 
 
 def _outputs(step: Step[Any], job: Job[Any]) -> dict[str, Any] | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from kici.compiler.diagnostics import Diagnostic
+
+_PLAIN_COMMAND = re.compile(rb"""\.sh\(\s*(?:"[^"\\\n]*"|'[^'\\\n]*')\s*[,)]""")
+"""A call with one plain string: nothing to look for, and the file need not be parsed."""
 
 
 class Sources:
@@ -13,6 +17,9 @@ class Sources:
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = {path: data for path, data in files.items() if path.endswith(".py")}
+        roots = {re.escape(path.partition("/")[0].removesuffix(".py").encode()) for path in self._files}
+        self._mention = re.compile(rb"\bfrom[\s\\]*\.|\b(?:" + b"|".join(sorted(roots)) + rb")\b")
+        """Stands in every module that imports another one."""
         self._trees: dict[str, ast.Module | None] = {}
         self._imports: dict[str, frozenset[str]] = {}
 
@@ -29,7 +36,7 @@ class Sources:
     def unsafe_commands(self) -> Iterator[Diagnostic]:
         """Calls of `….sh` whose command is put together from values: they are not quoted."""
         for path, data in self._files.items():
-            if b".sh(" not in data:
+            if b".sh(" not in _PLAIN_COMMAND.sub(b"", data):
                 continue
             tree = self._tree(path)
             for node in ast.walk(tree) if tree else ():
@@ -52,7 +59,9 @@ class Sources:
 
     def _imported_by(self, path: str) -> frozenset[str]:
         if path not in self._imports:
-            tree = self._tree(path)
+            data = self._files[path]
+            # Most modules import none of their neighbours, and to parse them takes longer than all the rest.
+            tree = self._tree(path) if self._mention.search(data) or not data.isascii() else None
             names = _imported_names(tree, _package(path)) if tree else ()
             self._imports[path] = frozenset(file for name in names for file in self._files_of(name))
         return self._imports[path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -90,7 +91,9 @@ def test_threads_processes_and_exit_handlers_of_a_module_do_not_hold_the_compile
         + GOOD,
     )
     assert repository.compile().lock
-    assert not process_with("3617.25")
+    deadline = time.monotonic() + 10
+    while process_with("3617.25"):  # killed, and gone in a moment
+        assert time.monotonic() < deadline
 
 
 def test_the_environment_of_whoever_compiles_is_not_seen(
