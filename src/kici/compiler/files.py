@@ -16,6 +16,8 @@ from kici.engine import kici_files
 LOCK = "kici.lock.json"
 SECRETS = ".secrets"
 """Of `kici run local`; never listed."""
+_LS_FILES = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", "--", ".")
+"""Each path has a letter and a space in front; `?` is for untracked ones."""
 GIT_LIMIT_S = 60
 MAX_FILES = 10_000
 MAX_FILE_BYTES = 50 * 1024 * 1024
@@ -48,6 +50,7 @@ def list_files(root: Path) -> Listing:
         raise CompileError(f"{root} has no .kici/workflows/: `kici init` makes the first workflow")
     tracked, untracked = _of_git(root) or (set(), _of_directory(kici))
     files: dict[str, bytes] = {}
+    linked: dict[Path, bool] = {kici: False}
     problems, warnings = [], []
     for path in sorted(tracked | untracked):
         shown = f".kici/{path}"
@@ -65,7 +68,7 @@ def list_files(root: Path) -> Listing:
             continue
         if path not in tracked and "__pycache__" in path.split("/"):
             continue
-        read = _read(kici, path)
+        read = _read(kici / path, linked)
         if isinstance(read, bytes):
             files[path] = read
         elif read:
@@ -77,16 +80,9 @@ def list_files(root: Path) -> Listing:
 
 def _of_git(root: Path) -> tuple[set[str], set[str]] | None:
     """Tracked and untracked paths below `.kici/`; None outside a repository."""
-    tracked = _ls_files(root, "--cached")
-    if tracked is None:
-        return None
-    return tracked, _ls_files(root, "--others", "--exclude-standard") or set()
-
-
-def _ls_files(root: Path, *which: str) -> set[str] | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(root / ".kici"), "-c", "core.fsmonitor=false", "ls-files", "-z", *which, "--", "."],
+            ["git", "-C", str(root / ".kici"), "-c", "core.fsmonitor=false", *_LS_FILES],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
@@ -102,7 +98,8 @@ def _ls_files(root: Path, *which: str) -> set[str] | None:
         if "not a git repository" in said:
             return None
         raise CompileError(f"git ls-files failed: {said}")
-    return {os.fsdecode(path) for path in done.stdout.split(b"\0") if path}
+    lines = [os.fsdecode(line) for line in done.stdout.split(b"\0") if line]
+    return {line[2:] for line in lines if line[0] != "?"}, {line[2:] for line in lines if line[0] == "?"}
 
 
 def _of_directory(kici: Path) -> set[str]:
@@ -114,13 +111,12 @@ def _of_directory(kici: Path) -> set[str]:
     return found
 
 
-def _read(kici: Path, path: str) -> bytes | str:
+def _read(whole: Path, linked: dict[Path, bool]) -> bytes | str:
     """The content, or why it cannot be listed; empty text for a tracked file that was deleted."""
-    whole = kici / path
     try:
         status = whole.lstat()
         mode, size = status.st_mode, status.st_size
-        if any(parent.is_symlink() for parent in whole.parents if parent != kici and kici in parent.parents):
+        if _behind_link(whole.parent, linked):
             return "it stands behind a symbolic link: commit the files themselves"
         if stat.S_ISLNK(mode):
             return "it is a symbolic link: commit the file itself"
@@ -133,3 +129,10 @@ def _read(kici: Path, path: str) -> bytes | str:
         return ""
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
+
+
+def _behind_link(directory: Path, linked: dict[Path, bool]) -> bool:
+    """Whether it or one above it is a symbolic link. `linked` remembers, and holds where to end."""
+    if directory not in linked:
+        linked[directory] = directory.is_symlink() or _behind_link(directory.parent, linked)
+    return linked[directory]
