@@ -151,7 +151,7 @@ async def start(
 
 
 async def _to_its_end(work: Coroutine[None, None, None]) -> None:
-    """Await what is short and must not be left half done. A cancellation, however often it comes, is passed on after."""
+    """Await what is short and must not be left half done. A cancellation, however often it comes, is passed on."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
