@@ -41,7 +41,7 @@ bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
 
 proofs: $(VENV)/dev ## the long proofs, in a short form
 	@$(BIN)/pytest -n 2 -m proof $(ARGS)
-	@KICI_TEST_POSTGRES=15 $(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ON_POSTGRES)
+	@KICI_TEST_POSTGRES=15 $(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ARGS) $(ON_POSTGRES)
 
 clean: ## remove what these targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ if not TYPE_CHECKING:  # a type checker shall refuse what is not there
         if not name.startswith("__"):
             sdk = import_module("kici.sdk")
             if name in sdk.__all__:
-                return getattr(sdk, name)
+                return globals().setdefault(name, getattr(sdk, name))
             if name in sdk.vocabulary.NAMES:
                 raise sdk.vocabulary.not_yet(name)
         raise AttributeError(f"module 'kici' has no attribute {name!r}")

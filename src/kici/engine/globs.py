@@ -46,17 +46,13 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
                 f"glob {pattern!r} has `!(…)` and more than {MAX_WILDCARDS_BESIDE_NEGATION} wildcards:"
                 " write the exclusion as a pattern of its own, with `!` in front"
             )
-        return _with_negation(alternatives)
+        from wcmatch import glob  # nearly nobody writes `!(…)`, and every program imports this module
+
+        flags = glob.GLOBSTAR | glob.EXTGLOB | glob.FORCEUNIX | glob.CASE | glob.DOTGLOB
+        matcher = glob.compile(alternatives, flags=flags)
+        return lambda value: bool(matcher.match(value))
     regex = compile_regex("|".join(f"(?:{_translate(alternative)})" for alternative in alternatives), of=pattern)
     return lambda value: regex.fullmatch(value) is not None
-
-
-def _with_negation(alternatives: list[str]) -> Callable[[str], bool]:
-    from wcmatch import glob  # rarely needed, and every program that knows patterns would load it
-
-    flags = glob.GLOBSTAR | glob.EXTGLOB | glob.FORCEUNIX | glob.CASE | glob.DOTGLOB
-    matcher = glob.compile(alternatives, flags=flags)
-    return lambda value: bool(matcher.match(value))
 
 
 def compile_regex(regex: str, *, of: str = "") -> re2._Regexp:
