@@ -43,11 +43,13 @@ def compile_directory(root: Path, *, strict: bool = False, limit_s: float = IMPO
 
     imported = collecting.result()
     problems += imported.problems
-    warnings = _warnings(root, sorted({path for path in imported.names.values() if path in digests}))
+    sources = _sources(root, imported.names, problems)
+    problems += [_unlisted(path) for path in sources if path not in digests]
+    warnings = [found for path, text in sources.items() for found in fstrings.find(text, f"{files.KICI}/{path}")]
     if strict:
         problems += warnings
         warnings = []
-    workflows = [_hashed(root, workflow, imported.names, problems) for workflow in imported.workflows]
+    workflows = [_hashed(workflow, sources, imported.names) for workflow in imported.workflows]
     workflows.sort(key=lambda workflow: (workflow.source.file, workflow.source.line, workflow.export))
     if not problems:
         if not workflows:
@@ -67,23 +69,31 @@ def compile_directory(root: Path, *, strict: bool = False, limit_s: float = IMPO
     return Compiled(lock, data, (), tuple(warnings))
 
 
-def _warnings(root: Path, paths: list[str]) -> list[Diagnostic]:
-    return [
-        warning
-        for path in paths
-        for warning in fstrings.find((root / files.KICI / path).read_text("utf-8"), f"{files.KICI}/{path}")
-    ]
+def _sources(root: Path, names: dict[str, str], problems: list[Diagnostic]) -> dict[str, str]:
+    """Path → text of the modules that were imported, without a byte order mark."""
+    found = {}
+    for path in sorted(set(names.values())):
+        try:
+            found[path] = (root / files.KICI / path).read_text("utf-8-sig")
+        except UnicodeDecodeError as error:
+            problems.append(
+                Diagnostic(f"{files.KICI}/{path}", 0, "", f"it is not UTF-8 ({error.reason}): save it as UTF-8")
+            )
+    return found
 
 
-def _hashed(root: Path, workflow: LockWorkflow, names: dict[str, str], problems: list[Diagnostic]) -> LockWorkflow:
+def _unlisted(path: str) -> Diagnostic:
+    message = "a workflow imports it, but git ignores it: take it out of .gitignore, no agent would have it"
+    return Diagnostic(f"{files.KICI}/{path}", 0, "", message)
+
+
+def _hashed(workflow: LockWorkflow, sources: dict[str, str], names: dict[str, str]) -> LockWorkflow:
     module = workflow.source.file.removeprefix(f"{files.KICI}/")
-    try:
-        sources = {path: (root / files.KICI / path).read_text("utf-8") for path in names.values()}
-    except UnicodeDecodeError as error:
-        problems.append(Diagnostic(workflow.source.file, 0, "", f"what it imports is not UTF-8: {error.reason}"))
+    if module not in sources:
         return workflow
+    known = {name: path for name, path in names.items() if path in sources}
     digest = hashlib.sha256()
-    for path in closure(module, sources, names):
+    for path in closure(module, sources, known):
         text = sources[path].replace("\r\n", "\n").replace("\r", "\n")
         digest.update(f"{path}\0{len(text)}\0{text}".encode())
     return msgspec.structs.replace(workflow, content_hash=digest.hexdigest())
