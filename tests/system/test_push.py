@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.support import stack
 from tests.support.stack import Stack
 
+EXAMPLE = """
+from dataclasses import dataclass
+from kici import Ctx, job, pr, push, step, workflow
+
+@job(runs_on="linux")
+async def lint(ctx: Ctx) -> None:
+    await ctx.sh("ruff check .")
+
+@dataclass
+class Wheel:
+    version: str
+    path: str
+
+@step(timeout="5m", retry=2)
+async def build_wheel(ctx: Ctx) -> Wheel:
+    version = await ctx.sh("git describe --tags").text()
+    await ctx.sh("uv build --out-dir dist")
+    return Wheel(version, f"dist/app-{version}.whl")
+
+@step
+async def upload(ctx: Ctx) -> None:
+    wheel = ctx.outputs(build_wheel)
+    await ctx.artifacts.upload(f"wheel-{ctx.matrix.python}", [wheel.path])
+
+build = job("build", runs_on="linux", needs=[lint], matrix={"python": ["3.11", "3.13"]},
+            steps=["uv sync --locked", build_wheel, upload])
+
+@job(runs_on="linux", needs=[build], environment="production",
+     concurrency="deploy-{branch}", timeout="20m")
+async def deploy(ctx: Ctx) -> None:
+    token = ctx.secrets["DEPLOY_TOKEN"]
+    await ctx.sh("./deploy.sh --ref {ref}", ref=ctx.git.ref, env={"TOKEN": token})
+
+ci = workflow("ci", on=[push(branches="main"), pr(paths=["src/**", "!**/*.md"])],
+              jobs=[lint, build, deploy])
+"""
+TOOLS = Path(__file__).with_name("tools")
+"""Stand-ins for what the example calls."""
 DEMO = Path(__file__).parents[2] / "demo" / "repository"
 
 
@@ -62,6 +101,42 @@ async def test_stopping_leaves_no_process_and_starting_again_keeps_the_runs(up: 
         assert (await again.get(f"/runs/{run_id}"))["run"]["status"] == "success"
     finally:
         await again.stop()
+
+
+async def test_the_documented_example_runs_remotely_but_for_what_is_not_there_yet() -> None:
+    """`lint` and `build` with an artifact each; `deploy` says that environments are missing."""
+    async with stack.running(KICI_SANDBOX="false", PATH=f"{TOOLS}{os.pathsep}{os.environ['PATH']}") as up:
+        root = await up.repository(EXAMPLE)
+        await up.run("git", "tag", "v1.2", cwd=root)
+        await up.run("git", "push", "-q", "kici", "v1.2", cwd=root)
+        run = await up.ended((await up.run_of(await up.push(root)))["runId"])
+        jobs = await up.jobs(run["runId"])
+        assert {name: job["status"] for name, job in jobs.items()} == {
+            "lint": "success",
+            "build (3.11)": "success",
+            "build (3.13)": "success",
+            "deploy": "failed",
+        }, {name: job["errorMessage"] for name, job in jobs.items()}
+        assert "environment" in jobs["deploy"]["errorMessage"]
+        assert "not there yet" in jobs["deploy"]["errorMessage"]
+        assert jobs["build (3.11)"]["outputs"]["build_wheel"] == {"version": "v1.2", "path": "dist/app-v1.2.whl"}
+        kept = (await up.get(f"/runs/{run['runId']}/artifacts"))["artifacts"]
+        assert sorted(one["name"] for one in kept) == ["wheel-3.11", "wheel-3.13"]
+
+
+async def test_a_server_of_ones_own_takes_the_place_of_the_embedded_one(database_url: str) -> None:
+    async with stack.running(KICI_DATABASE_URL=database_url) as up:
+        root = await up.repository((DEMO / ".kici/workflows/ci.py").read_text(), files=_files())
+        assert (await up.ended((await up.run_of(await up.push(root)))["runId"]))["status"] == "success"
+        assert not (up.data / "postgres").exists()
+
+
+async def test_the_api_describes_itself(up: Stack) -> None:
+    described = (await up.http.get(f"{up.url}/schema/openapi.json")).json()
+    assert "/api/v1/admin/runs/{run_id}/jobs" in described["paths"]
+    assert (await up.http.get(f"{up.url}/health")).json()["status"] == "ok"
+    assert (await up.http.get(f"{up.url}/ready")).json()["checks"] == {"database": True, "lease": True}
+    assert "kici_dispatches_total" in (await up.http.get(f"{up.url}/metrics")).text
 
 
 def _files() -> dict[str, str]:

@@ -87,9 +87,10 @@ async def test_a_second_cancel_does_not_wait_for_the_stage_that_is_stopping() ->
         await stopping.wait()
     await stopped(task)
     assert told == ["+ground", "-ground"]
-    for left in asyncio.all_tasks() - {asyncio.current_task()}:
-        left.cancel()
-        await asyncio.gather(left, return_exceptions=True)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for one in left:
+        one.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a fault"), ConnectionResetError(), None])

@@ -42,6 +42,8 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         ("KICI_HEARTBEAT_S", "soon", "KICI_HEARTBEAT_S: 'soon' is not a number"),
         ("KICI_HEARTBEAT_S", "inf", "KICI_HEARTBEAT_S: 'inf' is not a number of seconds"),
         ("KICI_POLL_S", "0", "KICI_POLL_S must be more than 0"),
+        ("KICI_RECOVERY_S", "30", "KICI_RECOVERY_S must be more than twice KICI_SILENT_S"),
+        ("KICI_DATABASE_POOL_SIZE", "3", "KICI_DATABASE_POOL_SIZE must be at least 4"),
         ("KICI_SILENT_S", "6", "KICI_SILENT_S must be at least twice KICI_HEARTBEAT_S"),
         ("KICI_AUTO_MIGRATE", "yes", "KICI_AUTO_MIGRATE: 'yes' is neither `true` nor `false`"),
         ("KICI_STORAGE_TYPE", "gcs", "KICI_STORAGE_TYPE: 'gcs' is neither `filesystem` nor `s3`"),

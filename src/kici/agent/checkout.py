@@ -50,19 +50,24 @@ def remote(dispatch: Dispatch, orchestrator_url: str) -> Remote:
 
 
 async def fetch(space: Workspace, source: Remote, checkout: Checkout, say: Callable[[str], None]) -> Git:
-    """The objects of the commits that the job needs, without their history. Raises `PreparationFailed`."""
+    """The objects of the commits that the job needs, without their history. Raises `PreparationFailed`.
+
+    Tags that point at them come along, so that `git describe` works where a release is built.
+    """
     for sha in (checkout.sha, checkout.workflow_sha):
         if not _SHA.fullmatch(sha):
             raise PreparationFailed(f"{sha!r} is no full commit id")
     _make_repository(space, source.url)
     git = Git(space)
     commits = dict.fromkeys((checkout.sha, checkout.workflow_sha))
+    # git follows tags only to what gets a name here.
+    kept = [f"+{sha}:refs/kici/{number}" for number, sha in enumerate(commits)]
     say(f"fetching {checkout.sha} from {source.url}")
     for tries_left in reversed(range(TRIES)):
         try:
             await git.run(
-                *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"),
-                *("--", source.url, *commits),
+                *("fetch", "--quiet", "--depth=1", "--no-recurse-submodules", "--no-write-fetch-head"),
+                *("--", source.url, *kept),
                 remote=source,
                 timeout_s=FETCH_S,
             )

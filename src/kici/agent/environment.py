@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from kici.wire.agent import Checkout
 from kici.wire.context import JobContext
 
 ALLOWED = ("PATH", "SHELL", "LANG", "LC_ALL", "TERM", "TZ")
 
 
 def of_job(
-    context: JobContext, checkout: Checkout, *, home: str, tmp: str, machine: Mapping[str, str] = os.environ
+    context: JobContext, *, sha: str, ref: str, home: str, tmp: str, machine: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Later ones win: the machine's, ours, what the workflow and the job set. `home` and `tmp` as the job sees them."""
+    """Later ones win: the machine's, ours, what the workflow and the job set. `home` and `tmp` as the job sees them.
+
+    `sha` and `ref` are those of the checkout; an empty `ref` is the event's.
+    """
     event = context.event
     ours = {
         "CI": "true",
@@ -29,8 +31,8 @@ def of_job(
         "KICI_ATTEMPT": str(context.attempt),
         "KICI_EVENT": event.type.value,
         "KICI_REPO": event.repo,
-        "KICI_REF": checkout.ref or event.ref,
-        "KICI_SHA": checkout.sha,
+        "KICI_REF": ref or event.ref,
+        "KICI_SHA": sha,
     }
     allowed = {name: machine[name] for name in ALLOWED if name in machine}
     return allowed | {name: value for name, value in ours.items() if value} | dict(context.env)

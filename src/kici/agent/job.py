@@ -74,7 +74,7 @@ class Job:
         self._execution: Execution | None = None
         self._accepted: Frame | None = None
         self._cancelled = ""
-        self._killed = ""
+        self._silenced = False
         self._withdrawn = False
         self.reported: Frame | None = None
         """The frame that tells the end."""
@@ -92,10 +92,6 @@ class Job:
         self._shop.outbox.withdraw(self.ref)
         if self.reported is None:
             self._stop("withdrawn", force=True)
-
-    def _kill(self, reason: str) -> None:
-        self._killed = reason
-        self._stop(reason, force=True)
 
     def _stop(self, reason: str, *, force: bool) -> None:
         if self._execution:
@@ -208,29 +204,44 @@ class Job:
             export=locked.workflow.export,
             context=known,
             job=locked.job,
-            env=environment.of_job(known, self._dispatch.checkout, home=inside(space.home), tmp=inside(space.tmp)),
+            env=environment.of_job(
+                known,
+                sha=self._dispatch.checkout.sha,
+                ref=self._dispatch.checkout.ref,
+                home=inside(space.home),
+                tmp=inside(space.tmp),
+            ),
             tmp=inside(space.tmp),
         )
 
     async def _execute(self, prepared: _Prepared) -> JobStatusChanged:
+        assert self._accepted
+        limit = self._dispatch.kill_after_silence_s
+        if limit is not None and self._shop.silence.left(limit, self._accepted.sent_at) <= 0:
+            raise self._given_up(limit)
         self._execution = prepared.execution
         async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch_silence())
+            watch = group.create_task(self._watch_silence(limit))
             ended = await prepared.execution.run(prepared.start)
             watch.cancel()
         if self._withdrawn:
             raise NotOurs("withdrawn")
-        if self._killed:
-            return self._ending(JobStatus.FAILED, self._killed)
+        if self._silenced and limit is not None:
+            raise self._given_up(limit)
         return self._ended(ended)
 
-    async def _watch_silence(self) -> None:
+    async def _watch_silence(self, limit: float | None) -> None:
         """Kill user code before the next attempt may start elsewhere."""
-        limit = self._dispatch.kill_after_silence_s
         assert self._accepted
         if limit is not None:
             await self._shop.silence.exceeds(limit, self._accepted.sent_at)
-            self._kill(f"killed: the orchestrator was silent for {limit:g} s, and the job may start again elsewhere")
+            self._silenced = True
+            self._stop(f"the orchestrator was silent for {limit:g} s", force=True)
+
+    def _given_up(self, limit: float) -> NotOurs:
+        """Nothing is reported: an attempt that the next hello does not list is settled, and the next one starts."""
+        self._shop.outbox.withdraw(self.ref)
+        return NotOurs(f"the orchestrator was silent for {limit:g} s, and the job may start again elsewhere")
 
     # ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────
 

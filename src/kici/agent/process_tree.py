@@ -14,15 +14,19 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from kici.runner.processes import LINUX, adopt_orphans, children, end_descendants, gone, reap_strangers, signal_all
+from kici.runner.processes import LINUX, adopt_orphans, children, end_descendants, gone, is_zombie, reap, signal_all
 
 MARK = "KICI_PROCESS_TREE"
 """Environment variable by which an orphan is known."""
 _KILL_S = 10.0
+_PREFIX = "kici-job-"
+_ABANDONED_S = 60.0
+"""A new one is empty for a moment, until its first process is in it."""
 
 
 class ProcessTree(Protocol):
@@ -30,7 +34,7 @@ class ProcessTree(Protocol):
         """What the first process must have in its environment."""
 
     def add(self, pid: int) -> None:
-        """Take in the first process, before it starts others."""
+        """Take in the first process, before it starts others. Raises `OSError`."""
 
     async def kill(self) -> None:
         """End all of them. Safe to call again. The first process is reaped by whoever waits for it."""
@@ -56,7 +60,8 @@ class CgroupTree:
     """Raises `OSError` where no cgroup can be made."""
 
     def __init__(self, parent: Path) -> None:
-        self._path = parent / f"kici-job-{os.getpid()}-{secrets.token_hex(4)}"
+        _remove_abandoned(parent)
+        self._path = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._path.mkdir()
         if not (self._path / "cgroup.kill").exists():  # before Linux 5.14
             self._path.rmdir()
@@ -66,7 +71,7 @@ class CgroupTree:
         return {}
 
     def add(self, pid: int) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended already
             (self._path / "cgroup.procs").write_text(str(pid))
 
     async def kill(self) -> None:
@@ -85,6 +90,14 @@ class CgroupTree:
         except OSError:
             return False
         return True
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """What agents that were killed have left. Only empty ones can be removed; their processes ended with them."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_S:
+                path.rmdir()
 
 
 _adopting: set[AdoptingTree] = set()
@@ -120,8 +133,9 @@ class AdoptingTree:
                 for orphan in orphans:
                     await end_descendants(orphan, grace_s=0)
                 signal_all(orphans, 9)
-                await asyncio.sleep(0.002)
-                reap_strangers(_known())
+                await gone(orphans, 0.05)
+                reap(orphans)
+            reap(_adopted_zombies())
         _adopting.discard(self)
 
     def _orphans(self) -> list[int]:
@@ -141,12 +155,23 @@ def _known() -> set[int]:
     return {tree._pid for tree in _adopting}
 
 
+def _adopted_zombies() -> list[int]:
+    """Without those that somebody here waits for: what we start is in our session, or leads one."""
+    ours = os.getsid(0)
+    return [pid for pid in children(os.getpid()) if is_zombie(pid) and _session(pid) not in (ours, pid, -1)]
+
+
 def _was_adopted(pid: int) -> bool:
     """Not one that we started ourselves: those are in our session, or known."""
+    return _session(pid) not in (os.getsid(0), -1)
+
+
+def _session(pid: int) -> int:
+    """-1 = it is gone."""
     try:
-        return os.getsid(pid) != os.getsid(0)
+        return os.getsid(pid)
     except ProcessLookupError:
-        return False
+        return -1
 
 
 def _own_cgroup() -> Path | None:
@@ -163,4 +188,4 @@ def _own_cgroup() -> Path | None:
     if mount is None or own is None:
         return None
     path = Path(mount) / own.lstrip("/")
-    return path if os.access(path, os.W_OK) else None
+    return path if os.access(path, os.W_OK) and os.access(path / "cgroup.procs", os.W_OK) else None

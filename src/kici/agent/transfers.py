@@ -34,6 +34,8 @@ class Transfers:
         self._send = send
         self._uploads: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._last = -1
+        """Requests are numbered upwards, so that an answered one is not taken for a new one."""
 
     async def heard(self, message: ArtifactBegin | ArtifactData | ArtifactEnd | ArtifactFetch) -> None:
         """Waits while an upload is slow to be kept. Raises `ProtocolBroken`."""
@@ -63,13 +65,20 @@ class Transfers:
                 await task
 
     def _check_new(self, request: int) -> None:
-        if request in self._tasks or len(self._tasks) >= MAX_AT_ONCE:
+        if request <= self._last or len(self._tasks) >= MAX_AT_ONCE:
             raise ProtocolBroken(f"it sent request {request} twice, or more than {MAX_AT_ONCE} at once")
+        self._last = request
 
     def _begin(self, request: int, work: Awaitable[str]) -> None:
         async def answered() -> None:
             try:
-                error = await work
+                try:
+                    error = await work
+                except Exception:  # noqa: BLE001 - the runner must not wait for an answer that never comes
+                    import structlog  # late: `kici run local` starts without it
+
+                    structlog.get_logger(__name__).exception("an artifact could not be transferred")
+                    error = "an internal error of the host: see its log"
                 with suppress(OSError):  # the runner is gone
                     await self._send(Reply(request, error))
             finally:

@@ -1,7 +1,7 @@
-"""The process that imports the workflows: `python -I -m kici.compiler.child`, or `main` by the same words.
+"""The process in which workflow modules are imported. Started by `kici.compiler.collect`, never by hand.
 
-One request comes on stdin, messages go to the descriptor that it names: `Importing` before each module, `Imported`
-after it. What the modules print, or do to stdin and stdout, does not reach either.
+What the modules print goes to standard error; the original standard output carries the answer alone. The process ends
+by `os._exit`, so that threads and exit handlers of the modules cannot hold it.
 """
 
 from __future__ import annotations
@@ -9,132 +9,140 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
-import traceback
+from functools import cache
 from typing import BinaryIO
 
 import msgspec
-from msgspec import Struct
 
+from kici.compiler import outputs_use
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.lower import Lowering
+from kici.compiler.messages import Imported, Importing, Message, Request
 from kici.engine.lockfile import LockWorkflow
-from kici.sdk import loading, problems
-from kici.sdk.errors import DefinitionError
+from kici.sdk import loading
+from kici.sdk.errors import DefinitionError, NotYet
+from kici.sdk.problems import Refusal, collect
 from kici.sdk.workflows import Workflow
 
 
-class Request(Struct, frozen=True):
-    root: str
-    modules: list[str]
-    """Paths below `.kici/`."""
-    limit_s: float
-    """Of one module's import."""
-
-
-class Importing(Struct, frozen=True, tag=True):
-    module: str
-
-
-class Imported(Struct, frozen=True, tag=True):
-    """All modules were tried."""
-
-    workflows: list[LockWorkflow]
-    problems: list[Diagnostic]
-    names: dict[str, str]
-    """Dotted name → path, of the modules under `.kici/` that are loaded now."""
-
-
-Message = Importing | Imported
-
-
 def main() -> None:
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    out = os.fdopen(os.dup(1), "wb")
-    # Whatever the modules print goes to stderr, which nobody decodes.
+    answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - for the rest of the process
-    faulthandler.enable()
-    _send(out, _collect(request, out))
-    # Threads and atexit hooks of the modules have no say in how this ends.
+    asked = sys.stdin.buffer.read()
+    if not asked:
+        os._exit(0)  # nobody wants it any more
+    request = msgspec.json.decode(asked, type=Request)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    faulthandler.enable(file=answer)
+
+    _say(answer, _Collection(request, answer).run())
+    sys.stdout.flush()
     os._exit(0)
 
 
-def _collect(request: Request, out: BinaryIO) -> Imported:
-    refusals = problems.collect()
-    lowering = Lowering(request.root)
-    kici_dir = os.path.join(request.root, ".kici")
-    loading.prepare(kici_dir)
-    found: dict[int, tuple[Workflow, str, str]] = {}
-    for path in request.modules:
-        _send(out, Importing(path))
-        faulthandler.dump_traceback_later(request.limit_s, exit=True)
-        try:
-            module = loading.load(path)
-        except BaseException as error:  # noqa: BLE001 - SystemExit too: a module may raise anything, and the others go on
-            lowering.problems.append(_import_problem(error, path, lowering, kici_dir))
-            continue
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        for export, workflow in loading.exports(module):
-            home = os.path.realpath(workflow.location.file) == os.path.realpath(str(module.__file__))
-            if id(workflow) not in found or (home and not _at_home(found[id(workflow)], kici_dir)):
-                found[id(workflow)] = workflow, export, path
-    workflows = [lowering.workflow(one, export=export, module=path) for one, export, path in found.values()]
-    for refusal in refusals:
-        lowering.note(refusal.location, refusal.subject, refusal.message)
-    _same_names(found, lowering)
-    return Imported(workflows, lowering.problems, _loaded(kici_dir))
+def _say(answer: BinaryIO, message: Message) -> None:
+    answer.write(msgspec.json.encode(message) + b"\n")
+    answer.flush()
 
 
-def _at_home(entry: tuple[Workflow, str, str], kici_dir: str) -> bool:
-    workflow, _, path = entry
-    return os.path.realpath(workflow.location.file) == os.path.realpath(os.path.join(kici_dir, path))
+class _Collection:
+    def __init__(self, request: Request, answer: BinaryIO) -> None:
+        self._request = request
+        self._answer = answer
+        self._root = os.path.realpath(request.root)
+        self._kici = os.path.join(self._root, ".kici")
+        self._problems: list[Diagnostic] = []
+
+    def run(self) -> Imported:
+        refusals = collect()
+        loading.prepare(self._kici)
+        found: list[tuple[str, str, Workflow]] = []
+        for path in self._request.modules:
+            _say(self._answer, Importing(path))
+            # Ends also what no Python handler could: the watchdog is a thread of C, and says where each thread was.
+            faulthandler.dump_traceback_later(self._request.limit_s, exit=True, file=self._answer)
+            try:
+                module = loading.load(path)
+            except BaseException as error:  # noqa: BLE001 - whatever a module raises, sys.exit too, is its own error
+                self._problems.append(self._import_problem(path, error))
+                continue
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+            found += [(path, export, workflow) for export, workflow in loading.exports(module)]
+        workflows = self._lower(found)
+        self._problems += [self._refused(refusal) for refusal in refusals]
+        return Imported(tuple(workflows), tuple(sorted(set(self._problems))), self._imported())
+
+    def _lower(self, found: list[tuple[str, str, Workflow]]) -> list[LockWorkflow]:
+        lowering = Lowering(self._root)
+        lowered = []
+        for path, export, workflow in self._homes(found):
+            lowered.append(lowering.workflow(workflow, path, export))
+            outputs_use.check(workflow)
+        return lowered
+
+    def _homes(self, found: list[tuple[str, str, Workflow]]) -> list[tuple[str, str, Workflow]]:
+        """Each workflow once: in the module that it is written in, else in the first that holds it."""
+        homes: dict[int, tuple[str, str, Workflow]] = {}
+        for path, export, workflow in found:
+            written_here = self._relative(workflow.location.file) == f".kici/{path}"
+            known = homes.get(id(workflow))
+            if known is None or (written_here and known[0] != path):
+                homes[id(workflow)] = (path, export, workflow)
+        return list(homes.values())
+
+    def _import_problem(self, path: str, error: BaseException) -> Diagnostic:
+        if isinstance(error, SyntaxError) and error.filename:
+            return Diagnostic(self._relative(error.filename), error.lineno or 0, "syntax error", error.msg)
+        import traceback
+
+        own = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if os.path.realpath(frame.filename).startswith(self._kici + os.sep)
+        ]
+        file = self._relative(own[-1].filename) if own else f".kici/{path}"
+        line = (own[-1].lineno or 0) if own else 0
+        return Diagnostic(file, line, "import", self._why(error))
+
+    def _why(self, error: BaseException) -> str:
+        match error:
+            case SystemExit():
+                return "it calls sys.exit: a workflow module only defines; move what it does into a step"
+            case NotYet() | DefinitionError():
+                return str(error)
+            case ModuleNotFoundError() if error.name and self._is_sibling(error.name):
+                return f"there is no module {error.name!r}: write `from workflows.{error.name} import …`"
+            case ImportError() if "partially initialized module" in str(error):
+                return f"{error}: move what both modules need into a third one"
+            case _:
+                import traceback
+
+                said = "".join(traceback.format_exception_only(error)).strip()
+                return " ".join(said.split())
+
+    def _is_sibling(self, name: str) -> bool:
+        return os.path.exists(os.path.join(self._kici, loading.PACKAGE, f"{name.partition('.')[0]}.py"))
+
+    def _refused(self, refusal: Refusal) -> Diagnostic:
+        return Diagnostic(
+            self._relative(refusal.location.file), refusal.location.line, refusal.subject, refusal.message
+        )
+
+    def _relative(self, file: str) -> str:
+        real = _real(file)
+        below = real.startswith(self._root + os.sep)
+        return (os.path.relpath(real, self._root) if below else real).replace(os.sep, "/")
+
+    def _imported(self) -> tuple[str, ...]:
+        """Found below `.kici/` by its place on the module path, which is resolved already."""
+        below = self._kici + os.sep
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        own = {file for file in files if isinstance(file, str) and file.startswith(below)}
+        return tuple(sorted(file.removeprefix(below).replace(os.sep, "/") for file in own))
 
 
-def _same_names(found: dict[int, tuple[Workflow, str, str]], lowering: Lowering) -> None:
-    first: dict[str, Workflow] = {}
-    for workflow, _, _ in found.values():
-        if workflow.name in first:
-            other = first[workflow.name].location
-            where = f"{lowering.relative(other.file)}:{other.line}"
-            lowering.note(
-                workflow.location,
-                f"workflow {workflow.name!r}",
-                f"another workflow has this name ({where}): rename one",
-            )
-        first.setdefault(workflow.name, workflow)
-
-
-def _import_problem(error: BaseException, path: str, lowering: Lowering, kici_dir: str) -> Diagnostic:
-    file, line = f".kici/{path}", 0
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return Diagnostic(lowering.relative(error.filename), error.lineno, "", f"syntax error: {error.msg}")
-    for frame in traceback.extract_tb(error.__traceback__):
-        if os.path.realpath(frame.filename).startswith(os.path.realpath(kici_dir) + os.sep):
-            file, line = lowering.relative(frame.filename), frame.lineno or 0
-    if isinstance(error, SystemExit):
-        return Diagnostic(file, line, "", "it ends the process when it is imported: a workflow only defines things")
-    if isinstance(error, DefinitionError):
-        return Diagnostic(file, line, "", str(error))
-    said = " ".join(str(error).split())
-    return Diagnostic(file, line, "", f"it cannot be imported: {type(error).__name__}{': ' if said else ''}{said}")
-
-
-def _loaded(kici_dir: str) -> dict[str, str]:
-    base = os.path.realpath(kici_dir) + os.sep
-    found = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.realpath(file).startswith(base) and file.endswith(".py"):
-            found[name] = os.path.realpath(file)[len(base) :].replace(os.sep, "/")
-    return dict(sorted(found.items()))
-
-
-def _send(out: BinaryIO, message: Message) -> None:
-    out.write(msgspec.json.encode(message) + b"\n")
-    out.flush()
-
-
-if __name__ == "__main__":
-    main()
+@cache
+def _real(file: str) -> str:
+    return os.path.realpath(file)

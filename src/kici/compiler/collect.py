@@ -1,117 +1,95 @@
-"""Starts the child that imports the workflows, and reads what it found. Nothing of theirs runs in this process."""
+"""Has the workflow modules imported in a fresh process under a time limit, and reads what they define.
+
+A module may exit, crash the interpreter, start threads or run for ever: the answer is then a problem at its line. What
+it prints appears on standard error.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
-import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from kici.compiler.child import Imported, Importing, Message, Request
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
+from kici.compiler.messages import Imported, Message, Request
 
 IMPORT_LIMIT_S = 20.0
 """Of one module."""
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-KEPT_NOISE_BYTES = 64 * 1024
-"""Of what the modules print."""
-PIPE_END_S = 1.0
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_TIMEOUT = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)
-"""What faulthandler says."""
-_START = "import sys; sys.path.append(sys.argv[1]); from kici.compiler.child import main; main()"
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})")
+"""How faulthandler writes what is not ASCII."""
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
 
 
 class Collecting:
-    """A started child. Start it early, and do other things until `result`."""
+    """The conversation with a started child. `ask`, do other things until `result`; `close` it in any case."""
 
-    def __init__(self, root: Path, modules: list[str], *, limit_s: float = IMPORT_LIMIT_S) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], root: Path, *, limit_s: float = IMPORT_LIMIT_S) -> None:
+        self._child = child
         self._root = root
-        self._modules = modules
         self._limit_s = limit_s
-        package_root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", "-c", _START, package_root],
-            cwd=root,
-            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._whole_limit_s = 0.0
+
+    def ask(self, modules: tuple[str, ...]) -> None:
+        """Say what to import: paths below `.kici/`. Once."""
+        self._whole_limit_s = (self._limit_s + 1) * (len(modules) + 1)
+        assert self._child.stdin
+        # It may have died; `result` tells.
+        with suppress(BrokenPipeError), self._child.stdin as request:
+            request.write(msgspec.json.encode(Request(str(self._root), modules, self._limit_s)))
+        self._child.stdin = None
 
     def result(self) -> Imported:
-        """Wait for it. A child that dies gives what it was importing as a problem."""
-        request = Request(str(self._root), self._modules, self._limit_s)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        found = _Kept(self._process.stdout, MAX_ANSWER_BYTES)
-        noise = _Kept(self._process.stderr, KEPT_NOISE_BYTES)
+        """What the modules define. A child that dies gives what it was importing as a problem."""
         try:
-            with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-                stdin.write(msgspec.json.encode(request))
-            self._process.wait((self._limit_s + 1) * (len(self._modules) + 1))
+            answer, _ = self._child.communicate(timeout=self._whole_limit_s)
         except subprocess.TimeoutExpired as error:
             raise CompileError("the workflows could not be imported in time") from error
         finally:
-            self._kill()
-        out, err = found.all(), noise.all()
-        messages = [msgspec.json.decode(line, type=Message) for line in out.splitlines() if line]
-        if messages and isinstance(messages[-1], Imported):
-            return messages[-1]
-        importing = [message.module for message in messages if isinstance(message, Importing)]
-        said = err.decode(errors="replace")
-        if not importing:
-            raise CompileError(f"the compiler's process failed:\n{said[-2000:]}")
-        return Imported([], [self._died(importing[-1], said)], {})
+            self.close()
+        return self._understand(answer)
 
-    def _died(self, module: str, said: str) -> Diagnostic:
-        file, line = f".kici/{module}", 0
-        if _TIMEOUT.search(said):
-            for frame in _FRAME.finditer(said):
-                path = Path(frame["file"])
-                if path.is_relative_to(self._root / ".kici"):
-                    file, line = path.relative_to(self._root).as_posix(), int(frame["line"])
-                    break
-            message = f"importing it took more than {self._limit_s:g} s: is there a loop at its top level?"
-        else:
-            code = self._process.returncode
-            message = f"importing it ended the process ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
-        return Diagnostic(file, line, "", message)
+    def close(self) -> None:
+        """Kill the child and all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says EPERM for zombies
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe:
+                pipe.close()
 
-    def _kill(self) -> None:
-        """The child and what the modules have started, which may hold the pipes open."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+    def _understand(self, answer: bytes) -> Imported:
+        path = ""
+        lines = answer.split(b"\n")
+        for number, line in enumerate(lines):
+            try:
+                said: Message = msgspec.json.decode(line, type=Message)
+            except msgspec.DecodeError:
+                dump = b"\n".join(lines[number:]).decode(errors="replace")
+                return Imported((), (self._death(path, dump),), ())
+            if isinstance(said, Imported):
+                return said
+            path = said.module
+        raise AssertionError("an answer ends with an empty line")
 
-
-class _Kept:
-    """Reads a pipe to its end in a thread, and keeps the last `size` bytes."""
-
-    def __init__(self, pipe: IO[bytes], size: int) -> None:
-        self._pipe = pipe
-        self._size = size
-        self._data = b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def all(self) -> bytes:
-        """What came. A process that has left the group may hold the pipe open: nobody waits for that one."""
-        self._thread.join(PIPE_END_S)
-        return self._data
-
-    def _read(self) -> None:
-        with self._pipe:
-            while piece := self._pipe.read1(65_536):  # type: ignore[attr-defined]
-                self._data = (self._data + piece)[-self._size :]
+    def _death(self, path: str, dump: str) -> Diagnostic:
+        """`dump` is what faulthandler wrote, innermost frame first; empty if the child was killed or left."""
+        file, line = f".kici/{path}" if path else "", 0
+        root = os.path.realpath(self._root)
+        for frame in _FRAME.finditer(dump):
+            real = os.path.realpath(_ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), frame["file"]))
+            if real.startswith(os.path.join(root, ".kici") + os.sep):
+                file, line = os.path.relpath(real, root).replace(os.sep, "/"), int(frame["line"])
+                break
+        ended = dump.partition("\n")[0].strip() or f"exit code {self._child.returncode}"
+        if dump.startswith("Timeout"):
+            ended = f"importing it took more than {self._limit_s:g} s"
+        elif not path:
+            raise CompileError(f"the compiler's process ended before it imported anything ({ended})")
+        why = f"{ended}: a workflow module only defines; move what it does into a step"
+        return Diagnostic(file, line, "import", why)

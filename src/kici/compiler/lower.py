@@ -1,42 +1,63 @@
-"""From the objects that authors define to the structs of the lock file. Runs where the objects are: in the child."""
+"""Definitions → structs of the lock file. What cannot be lowered is refused and the rest goes on."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kici.compiler.diagnostics import Diagnostic
-from kici.engine import lockfile as lock
-from kici.sdk import outputs, triggers
+from kici.engine.lockfile import (
+    DispatchTrigger,
+    GenericWebhookTrigger,
+    LockConcurrency,
+    LockJob,
+    LockNeed,
+    LockStep,
+    LockWorkflow,
+    ManualTrigger,
+    Pattern,
+    PrTrigger,
+    PushTrigger,
+    Regex,
+    SourceLocation,
+    TagTrigger,
+    Trigger,
+)
+from kici.engine.lockfile import Retry as LockRetry
+from kici.sdk import triggers as sdk_triggers
 from kici.sdk.concurrency import Concurrency
 from kici.sdk.errors import DefinitionError
 from kici.sdk.jobs import Job
-from kici.sdk.problems import Location
+from kici.sdk.outputs import return_type, schema
+from kici.sdk.problems import Location, refuse
 from kici.sdk.steps import Retry, Step
+from kici.sdk.values import Pattern as SdkPattern
+from kici.sdk.values import nearest
 from kici.sdk.workflows import Workflow
 
-_FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
+_FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 
 
 class Lowering:
-    """Turns one workflow into its lock entry. `problems` gathers what is wrong with it."""
+    """For one repository. Locations outside `.kici/` (an installed package) are left out: they differ by machine."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
-        self.problems: list[Diagnostic] = []
+        self._root = os.path.realpath(root)
+        self._files: dict[str, str] = {}
+        self._kici = os.path.join(self._root, ".kici") + os.sep
 
-    def workflow(self, workflow: Workflow, *, export: str, module: str) -> lock.LockWorkflow:
-        """`module` is the path below `.kici/`. The content hash is filled in later."""
-        self._check_jobs(workflow)
-        return lock.LockWorkflow(
+    def workflow(self, workflow: Workflow, path: str, export: str) -> LockWorkflow:
+        """`path` is the module's, below `.kici/`."""
+        own = self._location(workflow.location)
+        file = f".kici/{path}"
+        _check_needs(workflow)
+        return LockWorkflow(
             name=workflow.name,
-            source=lock.SourceLocation(f".kici/{module}", workflow.location.line),
+            source=own if own and own.file == file else SourceLocation(file),
             export=export,
             content_hash="",
-            triggers=tuple(found for trigger in workflow.on for found in self._triggers(workflow, trigger)),
+            triggers=tuple(one for trigger in workflow.on for one in _trigger(trigger, workflow)),
             jobs=tuple(self._job(job) for job in workflow.jobs),
             description=workflow.description,
             env=workflow.env,
@@ -44,59 +65,13 @@ class Lowering:
             timeout_ms=workflow.timeout_ms,
         )
 
-    def note(self, location: Location, subject: str, message: str) -> None:
-        found = Diagnostic(self.relative(location.file), location.line, subject, message)
-        if found not in self.problems:
-            self.problems.append(found)
-
-    def relative(self, file: str) -> str:
-        return os.path.relpath(file, self._root).replace(os.sep, "/") if os.path.isabs(file) else file
-
-    # ── jobs and steps ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _check_jobs(self, workflow: Workflow) -> None:
-        first: dict[str, Job[Any]] = {}
-        for job in workflow.jobs:
-            if job.name in first:
-                line = first[job.name].location.line
-                self.note(job.location, f"job {job.name!r}", f"another job has this name (line {line}): rename one")
-            first.setdefault(job.name, job)
-        for job in workflow.jobs:
-            subject = f"job {job.name!r}"
-            if not job.steps:
-                self.note(job.location, subject, "it has no steps: write at least one command or function")
-            names = [step.name for step in job.steps]
-            for name in sorted({name for name in names if names.count(name) > 1}):
-                self.note(job.location, subject, f"two of its steps are called {name!r}: rename one")
-            for need in job.needs:
-                self._check_need(job, need.job, first)
-
-    def _check_need(self, job: Job[Any], needed: Job[Any] | str, listed: dict[str, Job[Any]]) -> None:
-        subject = f"job {job.name!r}"
-        if isinstance(needed, str):
-            if needed not in listed:
-                near = difflib.get_close_matches(needed, listed, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(listed))}"
-                self.note(job.location, subject, f"it needs {needed!r}, which is no job of this workflow; {hint}")
-        elif needed.name not in listed:
-            self.note(
-                job.location,
-                subject,
-                f"it needs {needed.name!r}, which is not among the workflow's jobs: add it to jobs=[…]",
-            )
-        elif listed[needed.name] is not needed:
-            self.note(
-                job.location, subject, f"it needs another job {needed.name!r} than the one in jobs=[…]: rename one"
-            )
-
-    def _job(self, job: Job[Any]) -> lock.LockJob:
-        subject = f"job {job.name!r}"
-        return lock.LockJob(
+    def _job(self, job: Job[Any]) -> LockJob:
+        return LockJob(
             name=job.name,
-            steps=tuple(self._step(job, step) for step in job.steps),
-            runs_on=self._patterns(job.location, subject, job.runs_on.required),
-            exclude_labels=self._patterns(job.location, subject, job.runs_on.excluded),
-            needs=tuple(lock.LockNeed(need.name, need.run_on) for need in job.needs),
+            steps=tuple(self._step(step, job) for step in job.steps),
+            runs_on=_patterns(job.runs_on.required, f"job {job.name!r}", job.location),
+            exclude_labels=_patterns(job.runs_on.excluded, f"job {job.name!r}", job.location),
+            needs=tuple(LockNeed(need.name, need.run_on) for need in job.needs),
             matrix=job.matrix,
             include=job.include,
             exclude=job.exclude,
@@ -112,83 +87,112 @@ class Lowering:
             location=self._location(job.location),
         )
 
-    def _step(self, job: Job[Any], step: Step[Any]) -> lock.LockStep:
-        schema = None
-        if step.fn is not None:
-            try:
-                schema = outputs.schema(outputs.return_type(step.fn))
-            except DefinitionError as error:
-                self.note(step.location, f"step {step.name!r}", str(error))
-        return lock.LockStep(
+    def _step(self, step: Step[Any], job: Job[Any]) -> LockStep:
+        return LockStep(
             name=step.name,
             command=step.command,
             timeout_ms=step.timeout_ms,
             retry=_retry(step.retry),
             continue_on_error=step.continue_on_error,
-            outputs=schema,
+            outputs=_outputs(step, job),
             location=self._location(step.location),
         )
 
-    def _location(self, location: Location) -> lock.SourceLocation | None:
-        """None for what is written outside the repository, in an installed package: its path is this machine's."""
-        relative = self.relative(location.file)
-        if relative.startswith("../") or os.path.isabs(relative) or not relative.startswith(".kici/"):
-            return None
-        return lock.SourceLocation(relative, location.line)
-
-    # ── triggers and patterns ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _triggers(self, workflow: Workflow, trigger: triggers.Trigger) -> Iterator[lock.Trigger]:
-        def patterns(given: Iterable[Any]) -> tuple[lock.Pattern, ...]:
-            return self._patterns(workflow.location, f"workflow {workflow.name!r}", given)
-
-        match trigger:
-            case triggers.Push():
-                if trigger.branches is not None:
-                    yield lock.PushTrigger(patterns(trigger.branches), trigger.paths)
-                if trigger.tags is not None:
-                    yield lock.TagTrigger(patterns(trigger.tags))
-            case triggers.Tag():
-                yield lock.TagTrigger(patterns(trigger.patterns))
-            case triggers.Pr():
-                yield lock.PrTrigger(trigger.events, patterns(trigger.target), patterns(trigger.source), trigger.paths)
-            case triggers.Dispatch():
-                yield lock.DispatchTrigger(trigger.types)
-            case triggers.GenericWebhook():
-                yield lock.GenericWebhookTrigger(trigger.source, trigger.events)
-            case triggers.Manual():
-                yield lock.ManualTrigger()
-            case _:
-                self.note(workflow.location, f"workflow {workflow.name!r}", f"{trigger!r} is no trigger of kici's")
-
-    def _patterns(self, location: Location, subject: str, given: Iterable[Any]) -> tuple[lock.Pattern, ...]:
-        def refuse(message: str) -> None:
-            self.note(location, subject, message)
-
-        return tuple(pattern if isinstance(pattern, str) else _regex(pattern, refuse) for pattern in given)
+    def _location(self, location: Location) -> SourceLocation | None:
+        if location.file not in self._files:
+            file = os.path.realpath(location.file)
+            below = file.startswith(self._kici)
+            self._files[location.file] = os.path.relpath(file, self._root).replace(os.sep, "/") if below else ""
+        return SourceLocation(self._files[location.file], location.line) if self._files[location.file] else None
 
 
-def _regex(pattern: re.Pattern[str], refuse: Callable[[str], None]) -> lock.Regex:
-    flags = pattern.flags & ~re.UNICODE
-    prefix = ""
-    for flag, letter in _FLAGS:
-        if flags & flag:
-            prefix += letter
-            flags &= ~flag
-    if flags:
-        refuse(f"the regular expression {pattern.pattern!r} has flags that RE2 lacks: only I, M and S can be used")
-    return lock.Regex(f"(?{prefix}){pattern.pattern}" if prefix else pattern.pattern)
-
-
-def _retry(retry: Retry | None) -> lock.Retry | None:
-    if retry is None:
+def _outputs(step: Step[Any], job: Job[Any]) -> dict[str, Any] | None:
+    if step.fn is None:
         return None
-    return lock.Retry(retry.attempts, retry.delay_ms, retry.backoff, retry.max_delay_ms)
+    subject = f"job {job.name!r}" if job.is_function else f"step {step.name!r}"
+    if not _takes_ctx(step.fn):
+        refuse(subject, "its function takes one argument, ctx: write `async def name(ctx: Ctx) -> …`", step.location)
+    try:
+        annotation = return_type(step.fn)
+        return None if annotation is Any else schema(annotation)
+    except DefinitionError as error:
+        refuse(subject, str(error), step.location)
+        return None
 
 
-def _concurrency(concurrency: Concurrency | None) -> lock.LockConcurrency | None:
+def _takes_ctx(function: Any) -> bool:
+    import inspect
+
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C: nobody can tell
+        return True
+    return True
+
+
+def _check_needs(workflow: Workflow) -> None:
+    """Every job that is reached by its object must be listed, and be the listed one of its name."""
+    listed = {job.name: job for job in workflow.jobs}
+    reached = list(workflow.jobs)
+    seen = {id(job) for job in reached}
+    for job in reached:
+        subject = f"workflow {workflow.name!r}: job {job.name!r}"
+        for need in job.needs:
+            if need.name not in listed:
+                how = (
+                    "add it to" if isinstance(need.job, Job) else f"write the job itself{nearest(need.name, listed)} in"
+                )
+                refuse(subject, f"it needs {need.name!r}, which is not listed: {how} jobs=[…]", job.location)
+            elif isinstance(need.job, Job) and need.job is not listed[need.name] and id(need.job) not in seen:
+                refuse(subject, f"it needs another job called {need.name!r} than the listed one", job.location)
+            if isinstance(need.job, Job) and id(need.job) not in seen:
+                seen.add(id(need.job))
+                reached.append(need.job)
+
+
+def _trigger(trigger: sdk_triggers.Trigger, workflow: Workflow) -> Iterator[Trigger]:
+    subject, where = f"workflow {workflow.name!r}", workflow.location
+    match trigger:
+        case sdk_triggers.Push(branches, tags, paths):
+            if branches is not None:
+                yield PushTrigger(_patterns(branches, subject, where), paths)
+            if tags is not None:
+                yield TagTrigger(_patterns(tags, subject, where))
+        case sdk_triggers.Tag(patterns):
+            yield TagTrigger(_patterns(patterns, subject, where))
+        case sdk_triggers.Pr(events, target, source, paths):
+            yield PrTrigger(events, _patterns(target, subject, where), _patterns(source, subject, where), paths)
+        case sdk_triggers.Dispatch(types):
+            yield DispatchTrigger(types)
+        case sdk_triggers.GenericWebhook(source, events):
+            yield GenericWebhookTrigger(source, events)
+        case sdk_triggers.Manual():
+            yield ManualTrigger()
+        case _:
+            refuse(subject, f"on: {trigger!r} is no trigger: write push(…), pr(…), tag(…) or manual()", where)
+
+
+def _patterns(patterns: Iterable[SdkPattern], subject: str, where: Location) -> tuple[Pattern, ...]:
+    return tuple(one if isinstance(one, str) else _regex(one, subject, where) for one in patterns)
+
+
+def _regex(pattern: re.Pattern[str], subject: str, where: Location) -> Regex:
+    if pattern.flags & re.VERBOSE:
+        refuse(subject, f"the regular expression {pattern.pattern!r} uses re.VERBOSE, which RE2 has not", where)
+    flags = "".join(letter for flag, letter in _FLAGS.items() if pattern.flags & flag)
+    written = pattern.pattern
+    return Regex(f"(?{flags}){written}" if flags and not written.startswith(f"(?{flags})") else written)
+
+
+def _concurrency(concurrency: Concurrency | None) -> LockConcurrency | None:
     if concurrency is None:
         return None
-    return lock.LockConcurrency(
-        concurrency.group, concurrency.cancel_in_progress, concurrency.max, str(concurrency.pending)
-    )
+    return LockConcurrency(concurrency.group, concurrency.cancel_in_progress, concurrency.max, concurrency.pending)
+
+
+def _retry(retry: Retry | None) -> LockRetry | None:
+    if retry is None:
+        return None
+    return LockRetry(retry.attempts, retry.delay_ms, retry.backoff, retry.max_delay_ms)

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import bracex
 import re2
-from wcmatch import glob as wcglob
 
 from kici.engine.errors import PatternError
 
@@ -22,7 +21,6 @@ MAX_LENGTH = 512
 MAX_BRACES = 100
 """Alternatives that the braces of one pattern may expand to."""
 MAX_WILDCARDS_BESIDE_NEGATION = 3
-_WCMATCH = wcglob.GLOBSTAR | wcglob.EXTGLOB | wcglob.FORCEUNIX | wcglob.CASE | wcglob.DOTGLOB
 _GROUP_END = {"@": ")", "?": ")?", "*": ")*", "+": ")+"}
 _quiet = re2.Options()
 _quiet.log_errors = False
@@ -48,7 +46,10 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
                 f"glob {pattern!r} has `!(…)` and more than {MAX_WILDCARDS_BESIDE_NEGATION} wildcards:"
                 " write the exclusion as a pattern of its own, with `!` in front"
             )
-        matcher = wcglob.compile(alternatives, flags=_WCMATCH)
+        from wcmatch import glob  # nearly nobody writes `!(…)`, and every program imports this module
+
+        flags = glob.GLOBSTAR | glob.EXTGLOB | glob.FORCEUNIX | glob.CASE | glob.DOTGLOB
+        matcher = glob.compile(alternatives, flags=flags)
         return lambda value: bool(matcher.match(value))
     regex = compile_regex("|".join(f"(?:{_translate(alternative)})" for alternative in alternatives), of=pattern)
     return lambda value: regex.fullmatch(value) is not None

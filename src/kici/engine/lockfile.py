@@ -7,10 +7,12 @@ generated from these structs.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import FieldInfo, fields
 
 from kici.engine.errors import LockFileError
 
@@ -207,10 +209,33 @@ def decode(data: bytes) -> LockFile:
 
 def encode(lock: LockFile) -> bytes:
     """The file's bytes: sorted keys, two blanks, a newline at the end; the same on every OS and Python version."""
-    ordered = msgspec.json.decode(msgspec.json.encode(lock, order="sorted"))
-    return msgspec.json.format(msgspec.json.encode(ordered, order="sorted"), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_written(lock), order="sorted"), indent=2) + b"\n"
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the lock file, as we publish it."""
     return msgspec.json.schema(LockFile)
+
+
+def _written(value: Any) -> Any:
+    """What stands in the file. Not left to `omit_defaults`, which compares by identity: 30000 is not always 30000."""
+    if isinstance(value, Struct):
+        written = {
+            one.encode_name: _written(getattr(value, one.name))
+            for one in _fields(type(value))
+            if one.required or getattr(value, one.name) != _default(one)
+        }
+        config = value.__struct_config__
+        return written if config.tag is None else written | {str(config.tag_field): config.tag}
+    if isinstance(value, dict):
+        return {key: _written(one) for key, one in value.items()}
+    return [_written(one) for one in value] if isinstance(value, tuple) else value
+
+
+@cache
+def _fields(of: type[Struct]) -> tuple[FieldInfo, ...]:
+    return fields(of)
+
+
+def _default(one: FieldInfo) -> Any:
+    return one.default if one.default is not msgspec.NODEFAULT else one.default_factory()

@@ -215,7 +215,6 @@ async def serve(settings: Settings) -> None:
         routes = [
             *health.routes(pool, lease.valid, instance=instance, version=__version__),
             *metrics.routes(),
-            *endpoint.routes(webhooks),
             *socket.routes(sockets),
             *git.routes(access, repositories),
             *job_context.routes(pool, access, place),
@@ -230,7 +229,8 @@ async def serve(settings: Settings) -> None:
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
             *agent_tokens.routes(access, pool),
         ]
-        server = http.HttpServer(http.application(routes, base_path=settings.base_path), listening_socket)
+        application = http.application(routes, base_path=settings.base_path, raw={endpoint.PATH: webhooks})
+        server = http.HttpServer(application, listening_socket)
 
         # ── what runs, from the ground up; it stops in the opposite order
         await run_stages(

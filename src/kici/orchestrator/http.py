@@ -8,7 +8,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -42,8 +42,11 @@ class AddressUnusable(OrchestratorError):
     code = "address_unusable"
 
 
-def application(routes: Sequence[Any], *, base_path: str = "/") -> ASGIApp:
-    """An ASGI application of all routes below `base_path`, `/schema` (OpenAPI) included."""
+def application(routes: Sequence[Any], *, base_path: str = "/", raw: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+    """An ASGI application of all routes below `base_path`, `/schema` (OpenAPI) included.
+
+    `raw` are applications by the path below which they get everything, past the framework: they answer errors too.
+    """
     base = "/" + base_path.strip("/")
     app = Litestar(
         route_handlers=[Router(base, route_handlers=list(routes))],
@@ -58,7 +61,7 @@ def application(routes: Sequence[Any], *, base_path: str = "/") -> ASGIApp:
         ),
         logging_config=None,
     )
-    return RequestLog(app)
+    return RequestLog(Raw(app, {base.rstrip("/") + path: inner for path, inner in (raw or {}).items()}))
 
 
 def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
@@ -108,6 +111,23 @@ def _explain_http(error: HTTPException) -> tuple[int, Problem]:
         if isinstance(item, dict)
     ]
     return error.status_code, Problem("Validation error" if details else error.detail, code, details)
+
+
+class Raw:
+    """Sends what is below some paths past the framework, whose routing costs more than taking in a webhook does."""
+
+    def __init__(self, app: ASGIApp, by_path: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._by_path = [(path, path + "/", inner) for path, inner in by_path.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"}:
+            asked = scope["path"]
+            for path, below, inner in self._by_path:
+                if asked.startswith(below) or asked == path:
+                    await inner(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
 
 
 class RequestLog:
@@ -178,6 +198,7 @@ class _Server(uvicorn.Server):
                 ws_per_message_deflate=False,
                 ws_ping_interval=None,
                 lifespan="off",
+                proxy_headers=False,
                 access_log=False,
                 log_config=None,
                 server_header=False,

@@ -28,6 +28,8 @@ class SettingsError(OrchestratorError):
 
 LOG_LEVELS: Final = ("debug", "info", "warn", "warning", "error")
 LOG_FORMATS: Final = ("auto", "plain", "json")
+MIN_POOL: Final = 4
+"""Connections: intake keeps one, each writer wants one, and the rest share what is left."""
 POSITIVE: Final = (
     "database_pool_size",
     "heartbeat_s",
@@ -169,6 +171,10 @@ def _contradictions(settings: Settings) -> typing.Iterator[str]:
             yield f"{_variable(name)} must be more than 0"
     if settings.heartbeat_s > 0 and settings.silent_s < 2 * settings.heartbeat_s:
         yield "KICI_SILENT_S must be at least twice KICI_HEARTBEAT_S, or every late heartbeat looks like a lost agent"
+    if settings.recovery_s <= 2 * settings.silent_s:
+        yield "KICI_RECOVERY_S must be more than twice KICI_SILENT_S: an agent dials anew in between"
+    if settings.database_pool_size < MIN_POOL:
+        yield f"KICI_DATABASE_POOL_SIZE must be at least {MIN_POOL}: intake keeps one connection for itself"
 
 
 def _strangers(environ: Mapping[str, str], fields: Mapping[str, Any]) -> list[str]:

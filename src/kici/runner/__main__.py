@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 import traceback
 
 from kici.runner import job
@@ -22,6 +23,7 @@ def main() -> int:
     os.set_inheritable(FD, False)
     link = Link(socket.socket(fileno=FD))
     link.send(Ready(os.getpid()))
+    threading.Thread(target=_end_with_host, args=(link,), name="kici-host", daemon=True).start()
     start = link.receive()
     if not isinstance(start, Start):  # the host does not want a job run, or closed the socket
         return 0
@@ -40,13 +42,20 @@ def main() -> int:
     os._exit(code)
 
 
+def _end_with_host(link: Link) -> None:
+    """Also while a step keeps the loop busy: nobody else would end it when the host has died."""
+    link.wait_for_hangup()
+    job.leave_nothing()
+    os._exit(1)
+
+
 def _serve(start: Start, link: Link) -> None:
     environment = Environment(start.env, secrets=start.context.secrets.keys())
     os.chdir(start.root)
     capture = Capture(link)
     # The first step begins with the import of the module, so that the log of a failing import has a place.
     link.send(StepStarted(0))
-    capture.running = 0
+    capture.begin(0)
     found = _import(start, link, capture)
     if found is not None:
         # Not asyncio.run: it would wait for such threads too.
@@ -64,7 +73,7 @@ def _import(start: Start, link: Link, capture: Capture) -> Found | None:
         else:
             reason = f"the workflow cannot be imported: {sentence(error)}"
             capture.say(traceback_text(error, start.kici_dir))
-        capture.close()
+        capture.end_now()
         link.send(StepEnded(0, "failed", error=reason))
         link.send(JobEnded("failed", reason))
         return None

@@ -31,8 +31,8 @@ class Capture:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self.running = PREPARATION
-        """The step that runs. Output of a task that has outlived its step is counted to it."""
+        """Held while output is sent, so that none of a step comes after its end."""
+        self._running = PREPARATION
         self._read_end, write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         for descriptor in (1, 2):
@@ -42,30 +42,42 @@ class Capture:
         sys.stderr = _text(_StepWriter(self))
         threading.Thread(target=self._follow, name="kici-capture", daemon=True).start()
 
+    def begin(self, index: int) -> None:
+        """From now on this step runs."""
+        self._running = index
+
+    async def end(self) -> None:
+        """No step runs any more. All that was written until now is with the host when this returns."""
+        _flush_buffers()
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            if not self._waiting():
+                self._running = PREPARATION
+                return
+        await asyncio.to_thread(self._end)
+
+    def end_now(self) -> None:
+        """`end`, outside of a loop."""
+        _flush_buffers()
+        self._end()
+
+    def is_running(self, index: int) -> bool:
+        return self._running == index
+
     def write(self, data: bytes) -> None:
-        """Of the step in whose context this is called."""
-        if self._waiting():
+        """Of the step in whose context this is called; if that has ended, of the one that runs."""
+        with self._lock:
             self._pump()  # what was written to the descriptors before
-        index = step_index.get()
-        if index != self.running:
-            index = self.running
-        for start in range(0, len(data), PIECE_BYTES):
-            self._link.send(Output(index, data[start : start + PIECE_BYTES]))
+            index = step_index.get()
+            if index != self._running:
+                index = self._running
+            for start in range(0, len(data), PIECE_BYTES):
+                self._link.send(Output(index, data[start : start + PIECE_BYTES]))
 
     def say(self, text: str) -> None:
         """Lines of our own."""
+        _flush_buffers()
         self.write(text.encode(errors="replace") + b"\n")
-
-    async def flush(self) -> None:
-        """Returns when all that was written so far is with the host."""
-        _flush_buffers()
-        if self._lock.locked() or self._waiting():
-            await asyncio.to_thread(self._pump)
-
-    def close(self) -> None:
-        """`flush`, outside of a loop."""
-        _flush_buffers()
-        self._pump()
 
     def _waiting(self) -> bool:
         poll = select.poll()
@@ -77,16 +89,22 @@ class Capture:
         poll.register(self._read_end, select.POLLIN)
         while True:
             poll.poll()
+            with self._lock:
+                self._pump()
+
+    def _end(self) -> None:
+        with self._lock:
             self._pump()
+            self._running = PREPARATION
 
     def _pump(self) -> None:
-        with self._lock:
-            while True:
-                try:
-                    data = os.read(self._read_end, PIECE_BYTES)
-                except BlockingIOError:
-                    return
-                self._link.send(Output(self.running, data))
+        """With the lock."""
+        while True:
+            try:
+                data = os.read(self._read_end, PIECE_BYTES)
+            except BlockingIOError:
+                return
+            self._link.send(Output(self._running, data))
 
 
 def _flush_buffers() -> None:

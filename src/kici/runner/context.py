@@ -21,6 +21,8 @@ from kici.sdk.errors import SecretNotFound
 from kici.sdk.facts import Git, JobFacts, Matrix, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
 
+_MAX_MASK_CHARS = 65_536
+
 
 class Cancelled:
     """A `kici.sdk.context.Cancelled`. Asked from any thread, awaited in the loop."""
@@ -92,6 +94,8 @@ class StepContext:
             print("::endgroup::")  # noqa: T201
 
     def mask(self, value: str, /) -> None:
+        if len(value) > _MAX_MASK_CHARS:
+            raise ValueError(f"a value of {len(value):,} characters cannot be hidden; the limit is {_MAX_MASK_CHARS:,}")
         self._state.mask(value)
 
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────

@@ -67,6 +67,13 @@ class Link:
                 return
             self._received += piece
 
+    def wait_for_hangup(self) -> None:
+        """Blocks until the host has closed the socket, by itself or by dying."""
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        while not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
+            pass
+
     def _next(self) -> FromHost | None:
         """A message that is complete."""
         size = int.from_bytes(self._received[:4], "big")

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -168,13 +168,8 @@ async def gone(pids: Collection[int], timeout_s: float) -> bool:
     return True
 
 
-def reap_strangers(known: Collection[int]) -> None:
-    """Reap zombies that we adopted. `known` are children that somebody else waits for."""
-    for pid in _zombie_children():
-        if pid not in known:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-
-
-def _zombie_children() -> Iterator[int]:
-    return (pid for pid in children(os.getpid()) if is_zombie(pid))
+def reap(pids: Iterable[int]) -> None:
+    """Those of them that have ended and are our children. Nobody else must wait for them."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

@@ -53,7 +53,7 @@ class Activity:
         self._stopped = ""
 
     async def log(self, data: bytes) -> None:
-        if self._capture.running == self.index:
+        if self._capture.is_running(self.index):
             await self._link.post(Output(self.index, data))
 
     def run_blocking(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:

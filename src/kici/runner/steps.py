@@ -15,7 +15,7 @@ from kici.engine.lockfile import LockStep, Retry
 from kici.runner.capture import Capture, step_index
 from kici.runner.context import JobState, StepContext
 from kici.runner.link import Link
-from kici.runner.processes import descendants, end_descendants, reap_strangers
+from kici.runner.processes import children, descendants, end_descendants, reap
 from kici.runner.shell import Activity
 from kici.runner.workflow import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
@@ -96,7 +96,7 @@ class StepRunner:
         activity = Activity(index, self._link, capture)
         files = state.environment.files(self._tmp)
         context = StepContext(state, activity)
-        capture.running = index
+        capture.begin(index)
         token = step_index.set(index)
         try:
             work = asyncio.ensure_future(_call(step, context))
@@ -104,13 +104,13 @@ class StepRunner:
             grace = activity.grace_s if outcome.status == "cancelled" else 0.2
             if descendants(os.getpid()):
                 await end_descendants(os.getpid(), grace_s=grace)
-            reap_strangers(())
+            reap(children(os.getpid()))
             await activity.close()
             self._explain(outcome)
             written = state.environment.apply(files, capture.say)
             if outcome.status == "success":
                 outcome = self._keep(step, work.result(), written)
-            await capture.flush()
+            await capture.end()
             return outcome
         finally:
             step_index.reset(token)

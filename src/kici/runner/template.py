@@ -28,7 +28,7 @@ _EVALUATED = re.compile(
     r"\[\[(?:(?!\]\]).)*?\0(?:(?!\]\]).)*?\s-(?:eq|ne|lt|le|gt|ge)\s"
     r"|\[\[(?:(?!\]\]).)*?\s-(?:eq|ne|lt|le|gt|ge|v)\s(?:(?!\]\]).)*?\0"
     r"|\w\[[^\]\s]*\0"
-    r"|\b(?:let|declare|typeset|local|unset)\b[^;|&\n]*\0"
+    r"|\b(?:let|declare|typeset|local|unset|read|getopts|mapfile|readarray)\b(?:\\\n|[^;\n])*?\0"
     r"|-v\s+\0",
     re.DOTALL,
 )
@@ -138,7 +138,7 @@ class _Reader:
     def check(self, name: str) -> None:
         hidden = {
             "'": "inside single quotes", '"': "inside double quotes", "$'": "inside $'…'", "`": "inside backquotes",
-            "#": "in a comment", "((": "inside arithmetic",
+            "#": "in a comment", "((": "inside arithmetic", "{": "inside ${…}",
         }  # fmt: skip
         place = next((hidden[one] for one in self._inside if one in hidden), "")
         if self._body or self._before == "<<":

@@ -17,6 +17,7 @@ from kici.sdk.steps import Step
 from kici.sdk.workflows import Workflow
 from kici.wire.runner import Start
 
+_MAX_CHARS = 4_000
 _NOT_THE_AUTHORS = tuple(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (kici, os))
 
 
@@ -93,7 +94,7 @@ def _is_authors(filename: str) -> bool:
 
 def sentence(error: BaseException) -> str:
     """One line about an exception: `ValueError: …`; of ours the sentence alone."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error)[:_MAX_CHARS].split())
     if isinstance(error, KiciError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kici.sdk.concurrency import Concurrency, concurrency
 from kici.sdk.context import Artifacts, Cancelled, Command, Ctx, Log, Pending, Result
 from kici.sdk.durations import Duration
@@ -68,12 +66,3 @@ __all__ = [
     "tag",
     "workflow",
 ]
-
-if not TYPE_CHECKING:  # a type checker shall refuse what is not there
-
-    def __getattr__(name: str) -> object:
-        from kici.sdk import vocabulary
-
-        if name in vocabulary.NAMES:
-            raise vocabulary.not_yet(name)
-        raise AttributeError(f"module 'kici.sdk' has no attribute {name!r}")

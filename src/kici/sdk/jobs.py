@@ -148,10 +148,9 @@ def job(*given: Any, **options: Any) -> Any:
     subject = f"job {name!r}"
     if len(given) != 1:
         refuse(subject, 'write job("name", runs_on="linux", steps=[…])')
-    steps = options.pop("steps", None)
-    if steps is None:
+    steps = options.pop("steps", ())
+    if not steps:
         refuse(subject, 'it has no steps: write steps=["command", …], or put @job(…) on a function')
-        steps = ()
     return Job(
         name=checked_name(subject, name),
         location=location,

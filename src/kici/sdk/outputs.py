@@ -51,10 +51,10 @@ def schema(annotation: Any) -> dict[str, Any] | None:
 def to_data(value: Any, annotation: Any) -> Any:
     """What JSON can hold of a returned value, validated. Raises `OutputInvalid` with the field's path."""
     try:
-        data = msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_from_path)
+        # Through JSON, so that what is checked is what the next job will get: nan, for example, is null there.
+        data = msgspec.json.decode(msgspec.json.encode(value, enc_hook=_from_path))
         msgspec.convert(data, annotation, str_keys=True, dec_hook=_to_path)
-        # Through JSON once, so that this job sees what the next one will get.
-        return msgspec.json.decode(msgspec.json.encode(data))
+        return data
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise OutputInvalid(f"what it returned is not {shown(annotation)}: {error}") from error
 
@@ -88,16 +88,16 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 def _path_schema(kind: type) -> dict[str, Any]:
     if issubclass(kind, PurePath):
         return {"type": "string", "format": "path"}
-    raise NotImplementedError(f"type {shown(kind)} is not supported")
+    raise TypeError(f"{shown(kind)} has no JSON form")
 
 
 def _from_path(value: Any) -> Any:
     if isinstance(value, PurePath):
         return value.as_posix()
-    raise NotImplementedError(f"objects of type {shown(type(value))} are not supported")
+    raise TypeError(f"{shown(type(value))} has no JSON form")
 
 
 def _to_path(kind: type, value: Any) -> Any:
     if isinstance(value, str) and issubclass(kind, PurePath):
         return kind(value)
-    raise NotImplementedError(f"type {shown(kind)} is not supported")
+    raise TypeError(f"{shown(kind)} has no JSON form")

@@ -67,11 +67,11 @@ def workflow(name: str, /, **options: Unpack[WorkflowOptions]) -> Workflow:
 
 
 def _checked_jobs(subject: str, value: object) -> tuple[Job[Any], ...]:
-    if value is None:
+    several = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    if not several:
         refuse(subject, "it has no jobs: write jobs=[…]")
-        return ()
     found = []
-    for one in value if isinstance(value, (list, tuple)) else (value,):
+    for one in several:
         if isinstance(one, Job):
             found.append(one)
         elif callable(one):

@@ -15,7 +15,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, base: Path) -> None:
     program = base / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(bubblewrap, "_find_bwrap", lambda: str(program))
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: str(program))
 
 
 async def test_auto_takes_bubblewrap_where_it_works() -> None:

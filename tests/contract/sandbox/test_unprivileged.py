@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kici.agent.sandbox.bubblewrap import Bubblewrap
+from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.sandbox.launch import SOURCE, interpreter_paths
 
 UID = 61_100
@@ -22,7 +22,7 @@ def as_user(command: list[str]) -> list[str]:
     """Run a command as another user, who may enter the directories of the interpreter and of this repository."""
     assert shutil.which("setpriv")
     repository = TESTS.parents[2]
-    argv = [Bubblewrap()._bwrap, "--die-with-parent", "--dev-bind", "/", "/"]
+    argv = [find_bwrap(), "--die-with-parent", "--dev-bind", "/", "/"]
     argv += ["--perms", "0755", "--tmpfs", str(Path.home())]
     argv += list(_bound([*interpreter_paths(), repository]))
     return [*argv, "setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *command]

@@ -160,7 +160,8 @@ async def test_an_option_wins_over_a_variable(orchestrator: Orchestrator, admin:
 )
 def test_help_needs_no_token_no_server_and_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     program = (
-        "import sys; from kici.admin.main import run; code = run(sys.argv[1:]);"
+        "import sys; from kici.admin.main import program; from kici.program import run;"
+        "code = run(program, 'kici-admin', sys.argv[1:]);"
         "heavy = {'asyncio', 'httpx', 'rich', 'kici.sdk', 'kici.orchestrator'} & set(sys.modules);"
         "print(sorted(heavy), file=sys.stderr);"
         "sys.exit(code)"

@@ -1,42 +1,61 @@
+"""A repository whose workflows a test writes, and what its compile says."""
+
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from kici.compiler.compile import Compiled, compile_directory
 
+HEAD = "from kici import *\nfrom kici import Ctx, job, labels, manual, pr, push, step, workflow\n"
+"""Two lines, so that the first line of a test's text is line 3."""
 
-class Repo:
-    """A temporary git repository. Paths are below `.kici/`."""
 
+class Repository:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.git("init", "-q")
-        (root / ".kici" / "workflows").mkdir(parents=True)
+        subprocess.run(["git", "init", "--quiet", root], check=True)
 
-    def git(self, *arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=self.root, check=True, capture_output=True, timeout=20)
-
-    def write(self, path: str, content: str | bytes) -> None:
+    def write(self, path: str, text: str | bytes) -> None:
+        """Below `.kici/`."""
         file = self.root / ".kici" / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        file.write_bytes(text if isinstance(text, bytes) else dedent(text).encode())
 
-    def compile(self, *, strict: bool = False, limit_s: float = 15.0) -> Compiled:
+    def module(self, path: str, text: str) -> None:
+        """A module below `.kici/workflows/`, with the imports that nearly every test wants."""
+        self.write(f"workflows/{path}", HEAD + dedent(text).lstrip("\n"))
+
+    def compile(self, *, strict: bool = False, limit_s: float = 20) -> Compiled:
         return compile_directory(self.root, strict=strict, limit_s=limit_s)
 
-    def problems(self, *, limit_s: float = 15.0) -> list[str]:
-        return [str(problem) for problem in self.compile(limit_s=limit_s).problems]
+    def problems(self, *, limit_s: float = 20) -> list[str]:
+        """With the paths below `.kici/workflows/`, for short lines in tests."""
+        compiled = self.compile(limit_s=limit_s)
+        assert (compiled.lock is None) == bool(compiled.problems)
+        return [str(problem).removeprefix(".kici/workflows/") for problem in compiled.problems]
 
 
 @pytest.fixture
-def make_repo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Repo]:
-    return lambda: Repo(tmp_path_factory.mktemp("repo"))
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
 
 
 @pytest.fixture
-def repo(make_repo: Callable[[], Repo]) -> Repo:
-    return make_repo()
+def process_with() -> Callable[[str], bool]:
+    """Tells whether a process with this word among its arguments is alive."""
+
+    def alive(word: str) -> bool:
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                if word.encode() in (directory / "cmdline").read_bytes():
+                    return True
+            except OSError:
+                continue
+        return False
+
+    return alive

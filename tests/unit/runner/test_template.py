@@ -53,7 +53,7 @@ pieces = st.sampled_from(
         "{v}", "{v}", "{v}", "'", '"', "`", "\\", "#", " ", "\n", ";", "$(", ")", "(", "((", "))", "$((", "${x:-", "}",
         "$'", '$"', "$", "<<E", "<<'E'", "<<-E", "<<", "<<<", "<", "\nE\n", "\n\tE\n", "echo ", "case a in a) ",
         ";; esac", " case ", " esac ", "x", "=", "[[ a == ", " ]]", "[", "]", "{", "$[", "cat ", "if :; then ", " fi",
-        "\\\n", "$#", "a[", " -eq ", "-v ", "let ", "& ", "|", ">&2 ", "!",
+        "\\\n", "$#", "a[", "${x:", " -eq ", "-v ", "let ", "& ", "|", ">&2 ", "!",
     ]
 )  # fmt: skip
 payloads = st.sampled_from(
@@ -96,6 +96,9 @@ def test_no_value_becomes_code_whatever_the_template(tmp_path: Path, template: s
         ("echo a \\\n# {name}", "comment"),
         ("[[ {name} -gt 3 ]]", "evaluates"),
         ("a[{name}]=1", "evaluates"),
+        ("let x=1 2>&1 {name}", "evaluates"),
+        ("read -r {name}", "evaluates"),
+        ("echo ${x:{name}}", "inside"),
     ],
 )
 def test_a_placeholder_where_quoting_does_not_protect_is_refused(template: str, place: str) -> None:

@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 
 from kici.agent import process_tree
-from kici.agent.sandbox.contract import Box, BoxSpec
+from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable
 from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 
@@ -30,8 +30,14 @@ class NoSandbox:
         except BaseException:
             await tree.kill()
             raise
-        tree.add(started.child.pid)
-        return PlainBox(started, tree)
+        box = PlainBox(started, tree)
+        try:
+            tree.add(started.child.pid)
+        except OSError as error:
+            started.child.signal(9)
+            await box.kill()
+            raise SandboxUnavailable(f"the runner's processes cannot be kept track of: {error}") from error
+        return box
 
 
 class PlainBox:

@@ -16,12 +16,15 @@ def compile_(check: bool, strict: bool, as_json: bool) -> int:
     once.
     """
     from kici.cli import repository
+    from kici.compiler import child_process
+
+    root = repository.root()
+    child = child_process.start(root)  # imports the SDK while the rest of this program is imported
     from kici.compiler import drift
     from kici.compiler.compile import compile_directory
     from kici.engine import lockfile
 
-    root = repository.root()
-    compiled = compile_directory(root, strict=strict)
+    compiled = compile_directory(root, strict=strict, child=child)
     differences = drift.differences(root, compiled.lock, compiled.data) if compiled.lock else []
     if compiled.lock and not check and differences:
         temporary = root / ".kici" / ".kici.lock.json.new"

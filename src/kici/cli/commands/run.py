@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kici.cli.lazy import LazyGroup
+from kici.program import LazyGroup
 
 _COMMANDS = {
     "local": ("kici.cli.commands.run_local", "local", "Run a workflow on this machine, without an orchestrator."),

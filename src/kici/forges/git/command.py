@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
@@ -147,7 +147,21 @@ async def start(
     try:
         yield running
     finally:
-        await running.dispose()
+        await _to_its_end(running.dispose())
+
+
+async def _to_its_end(work: Coroutine[None, None, None]) -> None:
+    """Await what is short and must not be left half done. A cancellation, however often it comes, is passed on."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 async def run(

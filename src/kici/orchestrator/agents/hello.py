@@ -16,9 +16,8 @@ from kici.orchestrator.agents.roster import Agent, Roster, adopt
 from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.frames import SessionRef
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.text import storable_json
 from kici.orchestrator.lifecycle.wakes import Notifies
-from kici.orchestrator.store import sessions
+from kici.orchestrator.store import sessions, storable
 from kici.orchestrator.store.database import transaction
 from kici.orchestrator.store.sessions import NewSession
 from kici.wire import version
@@ -93,7 +92,7 @@ class Door:
             version=hello.version,
             labels=hello.labels,
             slots=hello.slots,
-            facts=storable_json(hello.facts),
+            facts=storable.json(hello.facts),
             draining=hello.draining,
         )
         since, now = self._lease.since, self._roster.clock()

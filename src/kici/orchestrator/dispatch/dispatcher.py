@@ -124,7 +124,7 @@ class Dispatcher:
         there = [claim for claim in claims if claim not in gone]
         async with asyncio.TaskGroup() as group:
             sending = [
-                group.create_task(self._send_one(claim, details[claim.job_id], tokens[claim.token_hash]))
+                group.create_task(self._try_one(claim, details.get(claim.job_id), tokens[claim.token_hash]))
                 for claim in there
             ]
         back = gone + [claim for claim, sent in zip(there, sending, strict=True) if not sent.result()]
@@ -133,6 +133,18 @@ class Dispatcher:
         sent = len(claims) - len(back)
         DISPATCHED.inc(sent)
         return sent
+
+    async def _try_one(self, claim: Claimed, details: jobs.Orders | None, token: str) -> bool:
+        """False: the claim is to go back."""
+        if details is None:
+            await self._fail(claim, "what is stored of the job cannot be read: see the orchestrator's log")
+            return True
+        try:
+            return await self._send_one(claim, details, token)
+        except Exception:
+            # One job's accident must not keep the others that were claimed with it from being sent.
+            log.exception("a job could not be sent", job=claim.job_id, run=claim.run_id)
+            return False
 
     async def _send_one(self, claim: Claimed, details: jobs.Orders, token: str) -> bool:
         try:

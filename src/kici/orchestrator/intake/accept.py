@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Final
 
 from asyncpg import Pool, Record
@@ -16,10 +15,10 @@ from kici.forges.contract import Headers, Identity
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.intake.body import Body
 from kici.orchestrator.intake.errors import Misconfigured, RateLimited
+from kici.orchestrator.intake.event_writer import EventWriter
 from kici.orchestrator.intake.sources import KnownSource
 from kici.orchestrator.store import database, events
 from kici.orchestrator.store.events import NewEvent
-from kici.orchestrator.store.group_commit import GroupCommit
 from kici.orchestrator.store.notify import EVENTS, Notifier
 
 COMMIT_S: Final = 0.8
@@ -58,13 +57,11 @@ class Intake:
     def __init__(self, pool: Pool[Record], notifier: Notifier) -> None:
         self._pool = pool
         self._notifier = notifier
-        self._commits: GroupCommit[NewEvent, bool] = GroupCommit(
-            self._insert, max_items=256, max_bytes=4 * 1024 * 1024, size_of=lambda event: event.size
-        )
+        self._writer = EventWriter(pool)
         self._streams = asyncio.Semaphore(_STREAMS)
 
     async def run(self) -> None:
-        await self._commits.run()
+        await self._writer.run()
 
     async def verify(self, source: KnownSource, headers: Headers, body: Body) -> None:
         """Raises `BadSignature`."""
@@ -100,13 +97,9 @@ class Intake:
     async def _commit(self, event: NewEvent) -> bool:
         try:
             async with asyncio.timeout(COMMIT_S):
-                return await self._commits.submit(event)
+                return await self._writer.submit(event)
         except Exception as error:
             raise _away(error) from error
-
-    async def _insert(self, batch: Sequence[NewEvent]) -> Sequence[bool]:
-        async with self._pool.acquire() as db:
-            return await events.insert_batch(db, batch)
 
     async def _stream(self, event: NewEvent, body: Body) -> bool:
         try:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
 import msgspec
 import structlog
-from litestar import asgi
 from litestar.enums import ScopeType
-from litestar.handlers import ASGIRouteHandler
 from litestar.types import HTTPReceiveMessage, HTTPScope, Receive, Scope, Send
 from prometheus_client import Counter
 
 from kici.errors import KiciError
 from kici.forges.contract import BadSignature, Headers
-from kici.orchestrator.errors import Unavailable
+from kici.orchestrator.errors import OrchestratorError, Unavailable
 from kici.orchestrator.intake import body as bodies
 from kici.orchestrator.intake.accept import Accepted, Duplicate, Filtered, Intake, Outcome
 from kici.orchestrator.intake.body import Body, Limits, SenderLeft
@@ -34,12 +33,19 @@ from kici.wire.api import Problem
 
 log = structlog.get_logger(__name__)
 
+PATH: Final = "/webhook"
+"""An `Endpoint` gets everything below it."""
+
 ANSWERS = Counter("kici_webhook_answers_total", "Webhooks by the status that they were answered with", ["status"])
 
-_MOUNT: Final = "/webhook"
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 64 * 1024 * 1024
 _json = msgspec.json.Encoder()
+
+
+@functools.cache
+def _counted(status: int) -> Counter:
+    return ANSWERS.labels(status)
 
 
 class _Sender:
@@ -85,9 +91,13 @@ class Endpoint:
         except KiciError as error:
             status = error.status
             await _refuse(error, sender, send)
+        except Exception:
+            status = 500
+            log.exception("could not answer a webhook")
+            await _refuse(OrchestratorError("Internal server error"), sender, send)
         else:
             await _respond(send, status, answer)
-        ANSWERS.labels(status).inc()
+        _counted(status).inc()
 
     async def _take(self, scope: HTTPScope, receive: _Sender) -> Outcome:
         if scope["method"] != "POST":
@@ -108,7 +118,7 @@ class Endpoint:
         if not self._sources.loaded:
             raise Unavailable("this orchestrator is starting: send it again in a moment")
         found: list[KnownSource | None] = []
-        match path.rpartition(_MOUNT + "/")[2].strip("/").split("/"):
+        match path.rpartition(PATH + "/")[2].strip("/").split("/"):
             case [name] if name:
                 found = [self._sources.by_name(name)]
             case [org, "github"] if org == ORG:
@@ -132,14 +142,6 @@ class Endpoint:
                 return known
         await self._intake.verify(last, headers, body)
         return last
-
-
-def routes(endpoint: Endpoint) -> list[ASGIRouteHandler]:
-    @asgi(_MOUNT, is_mount=True, copy_scope=False)
-    async def webhook(scope: Scope, receive: Receive, send: Send) -> None:
-        await endpoint(scope, receive, send)
-
-    return [webhook]
 
 
 def _check_announced(headers: Headers, limits: Limits) -> None:

@@ -57,12 +57,13 @@ async def arrive(
     await sessions.insert(db, new)
     await sessions.close(db, all_ids)
     kept = {ref.job_id: ref.attempt for ref in listed if _goes_on(locked, ref, ours)}
-    known = kept.keys() | {ref.job_id for ref in listed if _has_reported(locked, ref, new.agent_id)}
+    reported = {ref.job_id for ref in listed if _has_reported(locked, ref, new.agent_id)}
     await _move(db, locked, kept, new.id)
+    await loss.resume(db, locked, reported, new.id)
     why = f"agent {new.agent_id} came back without it"
     await loss.settle(db, locked, _of_sessions(locked, all_ids, why))
     locked.wakes.sessions |= all_ids
-    return Adopted(kept, tuple(ref for ref in listed if ref.job_id not in known), locked.wakes)
+    return Adopted(kept, tuple(ref for ref in listed if ref.job_id not in kept.keys() | reported), locked.wakes)
 
 
 async def fall_silent(db: Db, limits: Limits, session_id: str, *, heard_s: float) -> Wakes | None:
@@ -119,7 +120,7 @@ def _goes_on(locked: Locked, ref: AttemptRef, ours: set[str]) -> bool:
 
 
 def _has_reported(locked: Locked, ref: AttemptRef, agent_id: str) -> bool:
-    """The end of the attempt is written and the agent does not know it yet: it may have log lines left to send."""
+    """The end of the attempt is written and the agent does not know it yet: it tells it again, in this session."""
     job = locked.jobs.get(ref.job_id)
     return (
         job is not None

@@ -10,8 +10,7 @@ from kici.orchestrator.lifecycle import accept, end, requeue, steps
 from kici.orchestrator.lifecycle.frames import Busy, Item, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.lifecycle.text import storable, storable_json
-from kici.orchestrator.store import jobs, queue, run_states, sessions
+from kici.orchestrator.store import jobs, queue, run_states, sessions, storable
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance, Job
 from kici.orchestrator.store.steps import StepWrite
@@ -23,6 +22,8 @@ _EVENTS = {
     JobStatus.CANCELLED: JobEvent.CANCEL,
     JobStatus.SKIPPED: JobEvent.SKIP,
 }
+MAX_ERROR = 10_000
+"""Characters of an error message that are kept."""
 _LATEST_MS = 253_402_300_799_000
 """The year 9999: an agent's clock says many things."""
 
@@ -159,13 +160,13 @@ class Batch:
             run_id=self._runs[frame.job_id],
             attempt=frame.attempt,
             step_index=frame.step_index,
-            name=storable(frame.name),
+            name=storable.text(frame.name),
             status=status,
             step_attempt=frame.step_attempt,
             started_at_ms=correct(started) if started else None,
             completed_at_ms=correct(frame.at_ms) if ended else None,
             exit_code=frame.exit_code,
-            error=storable(frame.error),
+            error=_error(frame),
             log_chunks=frame.log_chunks if ended else None,
         )
 
@@ -237,16 +238,20 @@ def _touches_queue(item: Item) -> bool:
 
 
 def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
-    error = storable(frame.error)
+    error = _error(frame)
     early = {"scope": "job", "category": "preparation", "message": error, "jobName": job.job_name}
     return end.End(
         frame.job_id,
         _EVENTS[JobStatus(frame.status)],
         error=error,
-        outputs=storable_json(frame.outputs) or None,
+        outputs=storable.json(frame.outputs) if frame.outputs else None,
         init_failure=early if frame.failed_before_user_code else None,
         reported=True,
     )
+
+
+def _error(frame: StepStatusChanged | JobStatusChanged) -> str:
+    return storable.text(frame.error[:MAX_ERROR])
 
 
 def _corrector(skew_ms: int) -> Callable[[int], int]:

@@ -11,7 +11,7 @@ from kici.orchestrator.lifecycle import steps
 from kici.orchestrator.lifecycle.end import End, end
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.requeue import requeue
-from kici.orchestrator.lifecycle.retry import next_attempt_in
+from kici.orchestrator.lifecycle.retry import next_attempt_in, starts_by_itself
 from kici.orchestrator.store import jobs
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Job
@@ -19,12 +19,16 @@ from kici.orchestrator.store.jobs import Job
 
 async def fall_silent(db: Db, locked: Locked, job_ids: Collection[str], *, heard_s: float) -> None:
     """Their agent was last heard `heard_s` ago. Running jobs are recovering now; claims and cancellations have
-    deadlines of their own."""
+    deadlines of their own.
+
+    The next attempt starts by itself only where the dispatch has told the agent so, and it kills. Any other agent runs
+    on, and whether its user code has begun since we last heard of it nobody knows: its job waits for it.
+    """
     limits = locked.limits
     by_retry: dict[bool, list[str]] = {True: [], False: []}
     for job_id in job_ids:
         if not isinstance(locked.move_job(job_id, JobEvent.LOSE), Rejected):
-            by_retry[_next_attempt_in(locked, job_id) is not None].append(job_id)
+            by_retry[_starts_by_itself(locked, job_id)].append(job_id)
     for retries, ids in by_retry.items():
         if ids:
             await jobs.recovering(
@@ -62,13 +66,18 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
         elif delay is not None:
             again[job_id] = delay
         else:
-            ends.append(_given_up(job, why, attempts=locked.queue[job_id].used))
+            ends.append(_given_up(job, why, attempts=_used(locked, job_id)))
     begun = {job_id: lost[job_id] for job_id in again if locked.jobs[job_id].status is not JobStatus.QUEUED}
     if begun:
         await steps.abandon(db, locked, begun)
     await requeue(db, locked, again)
     if ends:
         await end(db, locked, ends)
+
+
+async def give_up(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
+    """The agents of these attempts (job → why) may report no longer, and may still run them: there is no next one."""
+    await end(db, locked, [End(job_id, JobEvent.GIVE_UP, error=why) for job_id, why in lost.items()])
 
 
 def _given_up(job: Job, why: str, *, attempts: int) -> End:
@@ -79,6 +88,16 @@ def _given_up(job: Job, why: str, *, attempts: int) -> End:
     else:
         why = f"{why}; no attempt is left after {attempts}"
     return End(job.job_id, JobEvent.GIVE_UP, error=why)
+
+
+def _used(locked: Locked, job_id: str) -> int:
+    row = locked.queue.get(job_id)
+    return row.used if row is not None else locked.jobs[job_id].attempt
+
+
+def _starts_by_itself(locked: Locked, job_id: str) -> bool:
+    job = locked.jobs[job_id]
+    return starts_by_itself(policy=job.retry_on_infra, used=_used(locked, job_id), limits=locked.limits)
 
 
 def _next_attempt_in(locked: Locked, job_id: str) -> float | None:

@@ -20,7 +20,7 @@ def next_attempt_in(*, user_code_began: bool, policy: Retry | None, used: int, l
 
 
 def starts_by_itself(*, policy: Retry | None, used: int, limits: Limits) -> bool:
-    """What a dispatch tells its agent: after a loss of this attempt in the midst of user code, another one starts."""
+    """What a dispatch tells its agent: if this attempt falls silent in the midst of user code, another one starts."""
     return next_attempt_in(user_code_began=True, policy=policy, used=used, limits=limits) is not None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import structlog
@@ -12,8 +12,8 @@ from msgspec import Struct
 from kici.engine.lifecycle import JobEvent
 from kici.orchestrator.lifecycle.end import End, end
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.locked import lock_free_jobs
-from kici.orchestrator.lifecycle.loss import settle
+from kici.orchestrator.lifecycle.locked import Locked, lock_free_jobs
+from kici.orchestrator.lifecycle.loss import give_up, settle
 from kici.orchestrator.lifecycle.wakes import Notifies
 from kici.orchestrator.pace import Pace
 from kici.orchestrator.store import jobs, lease, outages
@@ -75,27 +75,23 @@ class SettleOverdue:
             locked.wakes.sessions |= {
                 job.session_id for job_id, job in locked.jobs.items() if job_id in passed and job.session_id
             }
-            lost = {
-                job_id: self._why_lost(locked.jobs[job_id].agent_id, which)
-                for job_id, which in passed.items()
-                if which != "cancel"
-            }
-            cancelled = [
-                End(
-                    job_id,
-                    JobEvent.CANCEL,
-                    error=f"agent {locked.jobs[job_id].agent_id} did not report the end in time",
-                )
-                for job_id, which in passed.items()
-                if which == "cancel"
-            ]
-            await settle(db, locked, lost)
-            await end(db, locked, cancelled)
+            silent = {job_id: self._why(locked, job_id, which) for job_id, which in passed.items()}
+            again, over, cancelled = (_where(passed, silent, which) for which in ("recovery", "report", "cancel"))
+            await settle(db, locked, again)
+            await give_up(db, locked, over)
+            await end(db, locked, [End(job_id, JobEvent.CANCEL, error=why) for job_id, why in cancelled.items()])
         locked.wakes.send(self._notifier)
         if passed:
-            log.warning("settled jobs past their deadline", lost=len(lost), cancelled=len(cancelled))
-        return Pass(len(found), len(lost), len(cancelled))
+            log.warning("settled jobs past their deadline", lost=len(again) + len(over), cancelled=len(cancelled))
+        return Pass(len(found), len(again) + len(over), len(cancelled))
 
-    def _why_lost(self, agent_id: str | None, which: str) -> str:
+    def _why(self, locked: Locked, job_id: str, which: str) -> str:
+        agent_id = locked.jobs[job_id].agent_id
+        if which == "cancel":
+            return f"agent {agent_id} did not report the end in time"
         limit = self._limits.report_window_s if which == "report" else self._limits.recovery_s
         return f"agent {agent_id} was silent for {limit:.0f} s"
+
+
+def _where(passed: Mapping[str, str], reasons: Mapping[str, str], which: str) -> dict[str, str]:
+    return {job_id: reasons[job_id] for job_id, one in passed.items() if one == which}

@@ -26,6 +26,8 @@ from kici.orchestrator.store.event_claims import Claim, ClaimLost
 log = structlog.get_logger(__name__)
 
 _STOP_S = 2.0
+_LOOK_S = notify.INTERVAL_S
+"""After a claim: whether another delivery is told of."""
 
 
 class Settings(Struct, frozen=True):
@@ -38,6 +40,8 @@ class Settings(Struct, frozen=True):
     """Before the second attempt; doubles with each."""
     longest_delay: timedelta = timedelta(minutes=15)
     poll: timedelta = timedelta(seconds=5)
+    make_way: timedelta = timedelta(milliseconds=30)
+    """Between two claims while deliveries keep coming: whoever waits for an answer goes first."""
 
 
 class Notifies(Protocol):
@@ -75,9 +79,12 @@ class Pipeline:
         self._on_done = on_done
         self._pace = Pace(settings.poll)
         self._free = settings.workers
+        self._arrived = False
+        """Since the last claim."""
 
     def wake(self, keys: set[str] | None = None) -> None:
         """There may be something to do. Takes what a listener passes."""
+        self._arrived = True
         self._pace.wake()
 
     async def run(self) -> None:
@@ -85,14 +92,24 @@ class Pipeline:
         try:
             async with asyncio.TaskGroup() as group:
                 async for _ in self._pace:
+                    self._arrived = False
                     for claim in await self._claim_if_possible():
                         group.create_task(self._work(claim))
+                    await self._make_way()
         finally:
             await self._give_back()
 
     async def run_once(self) -> list[Done]:
         """Claim as many events as there are free workers, and work them off."""
         return list(await asyncio.gather(*(self._work(claim) for claim in await self._claim())))
+
+    async def _make_way(self) -> None:
+        """One delivery is worked off at once. Of many, taking them in comes before working them off: a sender waits for
+        that with a time limit of its own, and the rest is safe in the database.
+        """
+        await asyncio.sleep(_LOOK_S)
+        if self._arrived:
+            await asyncio.sleep(self._settings.make_way.total_seconds())
 
     async def _claim_if_possible(self) -> list[Claim]:
         try:

@@ -7,13 +7,16 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import LockJob, Retry
+from kici.engine.lockfile import Pattern, Retry
 from kici.orchestrator.store.database import Db
 from kici.wire.context import NeededJob
+
+log = structlog.get_logger(__name__)
 
 
 class Job(Struct, frozen=True):
@@ -34,6 +37,16 @@ class Job(Struct, frozen=True):
     @property
     def ended(self) -> bool:
         return self.status in TERMINAL_JOB
+
+
+class Definition(Struct, frozen=True, rename="camel"):
+    """What the queue and a dispatch need of a job's definition. A newer coordinator may have stored more."""
+
+    runs_on: tuple[Pattern, ...] = ()
+    exclude_labels: tuple[Pattern, ...] = ()
+    priority: int = 0
+    env: dict[str, str] = {}
+    """Templates expanded."""
 
 
 class Acceptance(Struct, frozen=True):
@@ -60,7 +73,7 @@ class Orders(Struct, frozen=True):
     run_id: str
     job_name: str
     base_job_name: str
-    definition: LockJob
+    definition: Definition
     matrix: dict[str, str]
     retry_on_infra: Retry | None
     environment: str
@@ -94,7 +107,7 @@ class Start(Struct, frozen=True):
     job_name: str
     workflow_name: str
     repository: str
-    definition: LockJob
+    definition: Definition
 
 
 async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -333,12 +346,15 @@ async def find_overdue(db: Db, lease: timedelta, batch: int) -> list[str]:
 
 
 async def past_deadlines(db: Db, job_ids: Collection[str]) -> dict[str, str]:
-    """Of locked jobs: which deadline has passed, `report`, `recovery` or `cancel`. The others are missing."""
+    """Of locked jobs: which deadline has passed, `recovery`, `report` or `cancel`. The others are missing.
+
+    Where the next attempt starts by itself that counts, however late it is noticed.
+    """
     rows = await db.fetch(
         """
         select job_id,
-               case when status = 'recovering' and report_deadline < now() then 'report'
-                    when status = 'recovering' and recovery_deadline < now() then 'recovery'
+               case when status = 'recovering' and recovery_deadline < now() then 'recovery'
+                    when status = 'recovering' and report_deadline < now() then 'report'
                     when status = 'cancelling' and cancel_deadline < now() then 'cancel' end as passed
           from execution_jobs where job_id = any($1::uuid[])
         """,
@@ -348,7 +364,7 @@ async def past_deadlines(db: Db, job_ids: Collection[str]) -> dict[str, str]:
 
 
 async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
-    """What a dispatch needs, of jobs that are claimed."""
+    """What a dispatch needs, of jobs that are claimed. Missing: jobs of which something stored cannot be read."""
     rows = await db.fetch(
         """
         select j.job_id, j.run_id, j.job_name, j.base_job_name, j.definition, coalesce(j.matrix_values, '{}') as matrix,
@@ -361,12 +377,15 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
         sorted(job_ids),
     )
     needed = await _needed(db, job_ids)
-    return {
-        row["job_id"]: msgspec.structs.replace(
-            msgspec.convert(dict(row), Orders), needs=tuple(needed.get(row["job_id"], ()))
-        )
-        for row in rows
-    }
+    found = {}
+    for row in rows:
+        try:
+            orders = msgspec.convert(dict(row), Orders)
+        except msgspec.ValidationError as error:
+            log.error("what is stored of a job cannot be read", job=row["job_id"], error=str(error))
+        else:
+            found[orders.job_id] = msgspec.structs.replace(orders, needs=tuple(needed.get(orders.job_id, ())))
+    return found
 
 
 async def _needed(db: Db, job_ids: Collection[str]) -> Mapping[str, list[NeededJob]]:

@@ -17,10 +17,14 @@ from msgspec import Struct
 from kici.engine import labels
 from kici.engine.lifecycle import JobStatus
 from kici.engine.lockfile import Pattern
+from kici.engine.patterns import show
 from kici.orchestrator.store.database import Db
 
 PRIORITY_WEIGHT_S = 60.0
 """One step of priority is worth so much waiting: age wins in the end."""
+
+STEP_S = 1e-6
+"""Between two jobs that are put together, so that they keep their order."""
 
 
 class Enqueue(Struct, frozen=True):
@@ -123,12 +127,13 @@ async def enqueue(db: Db, rows: Sequence[Enqueue]) -> None:
         insert into dispatch_queue (id, run_id, workflow_name, job_name, repository, label_set_id, attempt, sort_key,
                                     not_before, expires_at)
         select n.id, n.run_id, n.workflow_name, n.job_name, n.repository, n.label_set_id, n.attempt,
-               extract(epoch from now()) - n.priority * $11::float8,
+               extract(epoch from now()) - n.priority * $11::float8 + n.number * $12::float8,
                now() + make_interval(secs => n.delay_s),
                now() + make_interval(secs => n.expires_s)
           from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::int[], $8::int[],
-                      $9::float8[], $10::float8[])
-            as n (id, run_id, workflow_name, job_name, repository, label_set_id, attempt, priority, delay_s, expires_s)
+                      $9::float8[], $10::float8[]) with ordinality
+            as n (id, run_id, workflow_name, job_name, repository, label_set_id, attempt, priority, delay_s, expires_s,
+                  number)
         on conflict (id) do nothing
         """,
         [row.job_id for row in rows],
@@ -142,6 +147,7 @@ async def enqueue(db: Db, rows: Sequence[Enqueue]) -> None:
         [row.delay_s for row in rows],
         [row.expires_s for row in rows],
         PRIORITY_WEIGHT_S,
+        STEP_S,
     )
 
 
@@ -192,7 +198,7 @@ async def label_sets(db: Db, ids: Collection[int]) -> list[LabelSet]:
     found = []
     for row in rows:
         more = msgspec.convert(row["patterns"] or {}, _Patterns)
-        excludes = (*row["excludes"], *more.excludes)
+        excludes = tuple(sorted((*row["excludes"], *more.excludes), key=show))
         found.append(LabelSet(row["id"], labels.Requirement(tuple(row["labels"]), excludes, more.patterns)))
     return found
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 
 def text(value: str) -> str:
     return value.replace("\x00", "\ufffd")
 
 
-def json(value: Struct) -> Any:
+def json(value: Any) -> Any:
     """For a `jsonb` column; encoded here, once."""
     encoded = msgspec.json.encode(value)
     if b"\\u0000" not in encoded:

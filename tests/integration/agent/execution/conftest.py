@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kici.agent.execution import Execution
+from kici.agent.sandbox.bubblewrap import Bubblewrap
 from kici.agent.sandbox.contract import BoxSpec, Sandbox
 from kici.agent.sandbox.none import NoSandbox
 from kici.engine.events import Event, EventType
@@ -141,5 +142,7 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def jobs(directory: Path) -> Jobs:
-    return Jobs(directory, NoSandbox())
+def jobs(request: pytest.FixtureRequest, directory: Path) -> Jobs:
+    """Without a sandbox, unless a test says otherwise."""
+    boxed = getattr(request, "param", "none") == "bubblewrap"
+    return Jobs(directory, Bubblewrap() if boxed else NoSandbox())

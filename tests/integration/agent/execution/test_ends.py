@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from kici.agent.sandbox.contract import Box, BoxSpec
 from kici.agent.sandbox.launch import spawn
 from kici.agent.sandbox.none import NoSandbox, PlainBox
 from kici.engine.lockfile import LockStep, Retry
-from kici.runner.processes import is_zombie
+from kici.runner.processes import gone, is_zombie
 from kici.wire.runner import JobEnded
 from tests.integration.agent.execution.conftest import SECONDS, Jobs, lock_job
 
@@ -251,6 +253,69 @@ async def test_a_host_that_is_slow_slows_the_step_and_can_still_end_it(jobs: Any
     assert len(jobs.sink.log[0]) <= 65_536
 
 
+async def test_what_outlives_its_step_may_still_print(jobs: Any) -> None:
+    ended = await jobs.run(
+        """
+        import asyncio, os, threading, time
+
+        def chatter(write):
+            while True:
+                write()
+
+        @step
+        async def first(ctx: Ctx) -> None:
+            threading.Thread(target=chatter, args=(lambda: os.write(1, b"x\\n"),), daemon=True).start()
+            threading.Thread(target=chatter, args=(lambda: print("y"),), daemon=True).start()
+
+        others = [step(str(n), "true") for n in range(9)]
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[first, *others])])
+        """,
+        "first",
+        *(LockStep(str(n), "true") for n in range(9)),
+    )
+    assert ended.status == "success", ended
+
+
+async def test_a_runner_ends_with_its_host_whatever_its_step_does(directory: Path) -> None:
+    source = Path(__file__).parents[4]
+    program = f"""
+import asyncio, sys
+from pathlib import Path
+from kici.agent.sandbox.none import NoSandbox
+from kici.engine.lockfile import LockStep
+from tests.integration.agent.execution.conftest import Jobs, lock_job
+
+async def main():
+    jobs = Jobs(Path({str(directory)!r}), NoSandbox())
+    jobs.write('''
+import subprocess
+@job(runs_on="linux")
+async def build(ctx: Ctx) -> None:
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print("pids", child.pid, flush=True)
+    while True: pass
+ci = workflow("ci", jobs=[build])
+''')
+    async with jobs.prepared() as execution:
+        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", [LockStep("build")]))))
+        await jobs.sink.until_logged("pids")
+        print(execution._box.pid, jobs.sink.text.split()[1], flush=True)
+        await running
+
+asyncio.run(main())
+"""
+    environment = os.environ | {"PYTHONPATH": f"{source / 'src'}:{source}"}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as host:
+        assert host.stdout
+        try:
+            found = [int(word) for word in host.stdout.readline().split()]
+        finally:
+            host.kill()
+    assert len(found) == 2
+    async with asyncio.timeout(SECONDS):
+        assert await gone(found, 10)
+
+
 class Impostor:
     """A sandbox whose runner says what a test wants."""
 
@@ -272,8 +337,6 @@ class Impostor:
         return None
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
-        import sys
-
         tree = new_tree()
         started = spawn([sys.executable, "-c", self._program], tree.env(), runner_socket)
         tree.add(started.child.pid)
@@ -296,7 +359,7 @@ class Impostor:
         ("say(JobEnded('cancelled'))", "a cancelled job that nobody cancelled"),
         ("say(Ready(1))", "Ready now"),
         ("say(ArtifactData(1, b'x'))", "an artifact that it does not upload"),
-        ("say(ArtifactFetch(1, 'a')); say(ArtifactFetch(1, 'a'))", "request 1 twice"),
+        ("say(ArtifactBegin(1, 'a')); say(ArtifactBegin(1, 'a'))", "request 1 twice"),
     ],
 )
 async def test_a_runner_that_breaks_the_protocol_fails_its_job(directory: Path, says: str, complaint: str) -> None:

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kici.engine.lockfile import LockStep, Retry
 from kici.wire.context import NeededJob
+
+pytestmark = pytest.mark.parametrize("jobs", ["none", "bubblewrap"], indirect=True)
 
 
 async def test_the_steps_of_a_job_run_in_order_and_see_what_the_others_returned(jobs: Any) -> None:
@@ -264,6 +268,19 @@ async def test_artifacts_go_to_the_host_and_come_back(jobs: Any) -> None:
     assert ended.outputs == {"build": ["dist/a.whl", "dist/sub/b"]}, (ended, jobs.sink.text)
     assert (jobs.root / "src/back/dist/a.whl").stat().st_mode & 0o111
     assert jobs.sink.artifacts.keys() == {"wheels"}
+
+
+async def test_an_artifact_that_the_host_cannot_give_fails_the_step(jobs: Any) -> None:
+    ended = await jobs.run(
+        """
+        @job(runs_on="linux")
+        def build(ctx: Ctx) -> None:
+            ctx.artifacts.download("missing").run()
+
+        ci = workflow("ci", jobs=[build])
+        """
+    )
+    assert "artifact 'missing' was not fetched: an internal error of the host" in ended.error
 
 
 async def test_an_artifact_outside_the_checkout_is_refused(jobs: Any) -> None:

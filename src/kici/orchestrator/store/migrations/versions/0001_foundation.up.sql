@@ -144,6 +144,7 @@ create table event_payloads (
   created_at timestamptz not null default now()
 );
 alter table event_payloads alter column body set storage external;
+create index event_payloads_created on event_payloads (created_at);
 
 create table execution_runs (
   id uuid primary key default gen_random_uuid(),

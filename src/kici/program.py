@@ -1,11 +1,16 @@
-"""Commands that are imported when they run. Their names and one line of help stand in a table."""
+"""What our command-line programs share: commands that are imported when they run, and how a program ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
+
+from kici.errors import KiciError
+
+INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
@@ -45,3 +50,24 @@ class LazyGroup(click.Group):
         rows |= {name: command.get_short_help_str() for name, command in self.commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows.items()))
+
+
+def run(program: click.Group, name: str, arguments: Sequence[str]) -> int:
+    """The exit code: 0, 1 for what failed, 2 for what was called wrongly. Tracebacks only with `--debug`."""
+    try:
+        code: Any = program.main(list(arguments), prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as usage:
+        click.echo(usage.format_message(), err=True)
+        return 2
+    except click.UsageError as usage:
+        usage.show()
+        return 2
+    except click.Abort:
+        click.echo("aborted", err=True)
+        return INTERRUPTED
+    except (KiciError, click.ClickException) as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"error: {error.message if isinstance(error, click.ClickException) else error}", err=True)
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,57 @@
+"""The compile of a local run, beside everything else that it does before its first step."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kici.errors import KiciError
+
+if TYPE_CHECKING:
+    from kici.compiler.compile import Compiled
+
+
+class Compiling:
+    """Starts at once, in a thread: most of it is waiting for the process that imports the workflows."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._done: Compiled | None = None
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._compile, name="kici-compile", daemon=True)
+        self._thread.start()
+
+    def result(self) -> Compiled:
+        """Waits. Raises `KiciError` with all that is wrong; `lock` of what is returned is not None."""
+        self._thread.join()
+        if self._failed is not None:
+            raise self._failed
+        assert self._done
+        if self._done.lock is None:
+            raise KiciError("the workflows do not compile:\n" + "\n".join(map(str, self._done.problems)))
+        return self._done
+
+    def warnings(self) -> list[str]:
+        """The compiler's, and that the committed lock file is another one."""
+        from kici.compiler import drift
+
+        compiled = self.result()
+        assert compiled.lock
+        found = [str(warning) for warning in compiled.warnings]
+        differences = drift.differences(self._root, compiled.lock, compiled.data)
+        if differences:
+            shown = "; ".join(differences[:3])
+            found.append(
+                f"the committed lock file differs, an orchestrator would run something else ({shown}):"
+                " run `kici compile` and commit it"
+            )
+        return found
+
+    def _compile(self) -> None:
+        try:
+            from kici.compiler.compile import compile_directory
+
+            self._done = compile_directory(self._root)
+        except BaseException as error:  # noqa: BLE001 - `result` raises it where somebody listens
+            self._failed = error

@@ -1,0 +1,112 @@
+"""What a local run shows: lines of all jobs as they come, each with its job in front; nothing secret."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from kici.cli.run_tree import duration
+
+if TYPE_CHECKING:
+    from kici.agent import masking
+    from kici.cli.local.board import JobRecord, StepRecord
+
+_LINE_BYTES = 65_536
+_MARKS = {"success": "✓", "failed": "✗", "cancelled": "⊘", "skipped": "−"}
+
+
+class Hidden:
+    """The agent's masking, loaded only where there is something to hide."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self.masking: masking.Secrets | None = None
+        for value in values:
+            self.add(value)
+
+    def add(self, value: str) -> None:
+        if self.masking is None:
+            from kici.agent.masking import Secrets
+
+            self.masking = Secrets()
+        self.masking.add(value)
+
+    def clean(self, value: Any) -> Any:
+        """A text, or a JSON-like value, without its secrets."""
+        return value if self.masking is None else self.masking.mask_all(value)
+
+    def stream(self) -> masking.Masker | None:
+        """For one stream; None while nothing is to be hidden."""
+        if self.masking is None:
+            return None
+        from kici.agent.masking import Masker
+
+        return Masker(self.masking)
+
+
+class Terminal:
+    def __init__(self, hidden: Hidden, out: BinaryIO | None = None) -> None:
+        self._hidden = hidden
+        self._out = out or sys.stdout.buffer
+        self._width = 0
+
+    def expect(self, names: Iterable[str]) -> None:
+        """The names of the jobs that will write: their lines stand below each other."""
+        self._width = max((len(name) for name in names), default=0)
+
+    def log(self, job: JobRecord) -> JobLog:
+        return JobLog(job.name, self._hidden, self._line)
+
+    def step_started(self, job: JobRecord, step: StepRecord) -> None:
+        again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
+        self._mark(job.name, "▸", f"{step.name}{again}")
+
+    def step_ended(self, job: JobRecord, step: StepRecord) -> None:
+        took = duration(round((step.ended - step.started) * 1000))
+        allowed = " (allowed to fail)" if step.status == "failed" and step.continue_on_error else ""
+        self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {took}{allowed}")
+
+    def job_ended(self, job: JobRecord) -> None:
+        """For jobs that never started: nothing else is shown of them."""
+        self._mark(job.name, _MARKS.get(job.status.value, "?"), f"{job.status.value}: {job.error}")
+
+    def say(self, text: str) -> None:
+        self._out.write(text.encode(errors="replace") + b"\n")
+        self._out.flush()
+
+    def _mark(self, job: str, mark: str, text: str) -> None:
+        self._line(job, f"{mark} {self._hidden.clean(text)}".encode(errors="replace"), " ")
+
+    def _line(self, job: str, text: bytes, border: str = "│") -> None:
+        self._out.write(f"{job:<{self._width}} {border} ".encode(errors="replace") + text + b"\n")
+        self._out.flush()
+
+
+class JobLog:
+    """The output of one job's steps, masked, in whole lines. A very long line is cut."""
+
+    def __init__(self, job: str, hidden: Hidden, line: Callable[[str, bytes], None]) -> None:
+        self._job = job
+        self._hidden = hidden
+        self._line = line
+        self._masker: masking.Masker | None = None
+        self._unfinished = b""
+
+    def write(self, data: bytes) -> None:
+        self._masker = self._masker or self._hidden.stream()
+        self._take(self._masker.feed(data) if self._masker else data)
+
+    def end(self) -> None:
+        """Of a step: what stands there without a newline is a line."""
+        if self._masker:
+            self._take(self._masker.flush())
+        if self._unfinished:
+            self._take(b"\n")
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        while len(self._unfinished) > _LINE_BYTES:
+            lines.append(self._unfinished[:_LINE_BYTES])
+            self._unfinished = self._unfinished[_LINE_BYTES:]
+        for line in lines:
+            self._line(self._job, line)

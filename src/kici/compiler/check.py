@@ -1,0 +1,105 @@
+"""What the orchestrator would refuse, said at the author's line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kici.compiler.diagnostics import Diagnostic
+from kici.engine import matrix, plan, templates
+from kici.engine.errors import EngineError
+from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, LockFile, LockJob, LockWorkflow, SourceLocation
+
+_SAID_BEFORE = re.compile(
+    r"(which is not among the workflow's jobs|it has no jobs|has no steps)$|two (jobs|steps) called|two jobs are called"
+)
+"""With a better place, by the definitions, the lowering or `_same_names`."""
+
+
+def problems(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
+    """`engine.plan.validate` with locations, and what only the author's side can know."""
+    first: dict[str, LockWorkflow] = {}
+    for workflow in workflows:
+        other = first.setdefault(workflow.name, workflow)
+        if other is not workflow:
+            where = f"{other.source.file}:{other.source.line}"
+            yield _at(workflow.source, workflow, f"{where} has a workflow of this name already: rename one")
+        yield from _same_names(workflow)
+        yield from _by_the_engine(workflow)
+        yield from _beyond_the_engine(workflow)
+
+
+def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
+    for workflow in workflows:
+        if not workflow.triggers:
+            yield _at(workflow.source, workflow, "it has no triggers, so nothing starts it: write on=manual() at least")
+
+
+def _same_names(workflow: LockWorkflow) -> Iterator[Diagnostic]:
+    first: dict[str, LockJob] = {}
+    for job in workflow.jobs:
+        other = first.setdefault(job.name, job)
+        if other is not job:
+            line = f" (line {other.location.line})" if other.location else ""
+            yield _at(job.location or workflow.source, workflow, f"two jobs are called {job.name!r}{line}: rename one")
+        names = [step.name for step in job.steps]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            message = f"job {job.name!r}: two of its steps are called {name!r}: rename one"
+            yield _at(job.location or workflow.source, workflow, message)
+
+
+def _by_the_engine(workflow: LockWorkflow) -> Iterator[Diagnostic]:
+    """The engine's sentences say `workflow 'ci': job 'build' …`; the job's location is found by its name."""
+    alone = LockFile(schema_version=1, content_hash="", files={}, workflows=(workflow,))
+    for sentence in plan.validate(alone):
+        message = sentence.removeprefix(f"workflow {workflow.name!r}: ")
+        if _SAID_BEFORE.search(message):
+            continue
+        job = next((one for one in workflow.jobs if message.startswith(f"job {one.name!r}")), None)
+        yield _at((job.location if job else None) or workflow.source, workflow, message)
+
+
+def _beyond_the_engine(workflow: LockWorkflow) -> Iterator[Diagnostic]:
+    if len(workflow.jobs) > MAX_JOBS_PER_WORKFLOW:
+        message = f"it has {len(workflow.jobs)} jobs; the limit is {MAX_JOBS_PER_WORKFLOW}: split it"
+        yield _at(workflow.source, workflow, message)
+    instances: dict[str, LockJob] = {}
+    for job in workflow.jobs:
+        where = job.location or workflow.source
+        dimensions = {*(job.matrix or {}), *(name for entry in job.include for name in entry)}
+        for name in sorted(_matrix_placeholders(job) - dimensions):
+            yield _at(
+                where, workflow, f"job {job.name!r}: a template has {{matrix.{name}}}, but its matrix has no {name!r}"
+            )
+        for entry in job.exclude:
+            for name in sorted(entry.keys() - dimensions):
+                yield _at(where, workflow, f"job {job.name!r}: exclude names {name!r}, which its matrix does not have")
+        for name in _instances(job):
+            other = instances.setdefault(name, job)
+            if other is not job and other.name != job.name:
+                message = f"job {job.name!r}: one of its instances would be called {name!r}, as one of {other.name!r}"
+                yield _at(where, workflow, message)
+
+
+def _instances(job: LockJob) -> list[str]:
+    if job.matrix is None and not job.include:
+        return [job.name]
+    try:
+        return [f"{job.name} ({one.suffix})" for one in matrix.expand(job.matrix or {}, job.include, job.exclude)]
+    except EngineError:  # said by the engine's own check
+        return []
+
+
+def _matrix_placeholders(job: LockJob) -> set[str]:
+    written = [*job.env.values(), job.environment or "", job.concurrency.group if job.concurrency else ""]
+    found: set[str] = set()
+    for template in written:
+        try:
+            found |= templates.placeholders(template)
+        except EngineError:  # said by the engine's own check
+            continue
+    return {name.removeprefix("matrix.") for name in found if name.startswith("matrix.")}
+
+
+def _at(location: SourceLocation, workflow: LockWorkflow, message: str) -> Diagnostic:
+    return Diagnostic(location.file, location.line, f"workflow {workflow.name!r}", message)

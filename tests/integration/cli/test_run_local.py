@@ -1,0 +1,338 @@
+"""`kici run local` as a program, on real repositories."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).parents[3] / "src"
+EXAMPLE = """
+from dataclasses import dataclass
+from kici import Ctx, job, pr, push, step, workflow
+
+@job(runs_on="linux")
+async def lint(ctx: Ctx) -> None:
+    await ctx.sh("ruff check .")
+
+@dataclass
+class Wheel:
+    version: str
+    path: str
+
+@step(timeout="5m", retry=2)
+async def build_wheel(ctx: Ctx) -> Wheel:
+    version = await ctx.sh("git describe --tags").text()
+    await ctx.sh("uv build --out-dir dist")
+    return Wheel(version, f"dist/app-{version}.whl")
+
+@step
+async def upload(ctx: Ctx) -> None:
+    wheel = ctx.outputs(build_wheel)                 # typed: Wheel
+    await ctx.artifacts.upload(f"wheel-{ctx.matrix.python}", [wheel.path])
+
+build = job("build", runs_on="linux", needs=[lint], matrix={"python": ["3.11", "3.13"]},
+            steps=["uv sync --locked", build_wheel, upload])
+
+@job(runs_on="linux", needs=[build], environment="production",
+     concurrency="deploy-{branch}", timeout="20m")
+async def deploy(ctx: Ctx) -> None:
+    token = ctx.secrets["DEPLOY_TOKEN"]
+    await ctx.sh("./deploy.sh --ref {ref}", ref=ctx.git.ref, env={"TOKEN": token})
+
+ci = workflow("ci", on=[push(branches="main"), pr(paths=["src/**", "!**/*.md"])],
+              jobs=[lint, build, deploy])
+"""
+TOOLS = {
+    "ruff": 'echo "ruff $*"',
+    "uv": 'echo "uv $*"; [ "$1" != build ] || { mkdir -p dist; echo wheel > dist/app-$(git describe --tags).whl; }',
+}
+
+
+class Repository:
+    def __init__(self, root: Path, tools: Path) -> None:
+        self.root = root
+        self._tools = tools
+        self.git("init", "-q", "-b", "main")
+        self.write(".gitignore", ".kici/.secrets\nignored\n__pycache__/\n")
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def workflow(self, source: str) -> None:
+        self.write(
+            ".kici/workflows/ci.py", "from kici import Ctx, job, manual, pr, push, step, workflow\n" + dedent(source)
+        )
+
+    def commit(self) -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "Change")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self._tools}:{os.environ['PATH']}",
+            "HOME": str(self.root.parent / "home"),
+            "TMPDIR": str(self.root.parent / "tmp"),
+            "PYTHONPATH": str(SOURCE),
+            "LANG": "C.UTF-8",
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "kici.cli.main", "run", "local", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments), cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=60
+        )
+
+    def document(self, *arguments: str) -> dict[str, Any]:
+        ran = self.run("--json", *arguments)
+        assert ran.stdout, ran.stderr
+        return dict(json.loads(ran.stdout))
+
+    def jobs(self, *arguments: str) -> dict[str, str]:
+        found = self.document(*arguments)
+        return {job["name"]: job["status"] for one in found["workflows"] for job in one["jobs"]}
+
+    @property
+    def left_over(self) -> list[str]:
+        return sorted(path.name for path in (self.root.parent / "tmp").iterdir())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    for name in ("app", "home", "tmp", "tools"):
+        (tmp_path / name).mkdir()
+    for name, body in TOOLS.items():
+        (tmp_path / "tools" / name).write_text(f"#!/bin/bash\nset -eu\n{body}\n")
+        (tmp_path / "tools" / name).chmod(0o755)
+    found = Repository(tmp_path / "app", tmp_path / "tools")
+    yield found
+    assert found.left_over == []
+
+
+def test_the_example_of_the_documentation_runs(repository: Repository) -> None:
+    repository.write(".kici/workflows/ci.py", EXAMPLE)
+    repository.write("deploy.sh", '#!/bin/sh\necho "deploy $* with $TOKEN"\n', mode=0o755)
+    repository.write(".kici/.secrets", "[production]\nDEPLOY_TOKEN=hunter2-secret\n")
+    repository.commit()
+    repository.git("tag", "v1.2")
+    ran = repository.run("ci")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert "lint         │ ruff check ." in lines
+    assert "build (3.11) │ uv sync --locked" in lines
+    assert "build (3.13) │ uv build --out-dir dist" in lines
+    assert "deploy       │ deploy --ref refs/heads/main with ***" in lines
+    assert "hunter2" not in ran.stdout + ran.stderr
+    assert "committed lock file differs" in ran.stderr
+    tree = [line.split("  ")[0] for line in lines[-13:]]
+    assert tree[0] == "✓ ci"
+    assert "├─ ✓ build (3.11)" in tree
+    assert "└─ ✓ deploy" in tree
+    assert repository.git("status", "--short") == ""
+
+    document = repository.document("ci", "--job", "build")
+    jobs = {job["name"]: job for job in document["workflows"][0]["jobs"]}
+    assert list(jobs) == ["lint", "build (3.11)", "build (3.13)"]
+    assert jobs["build (3.13)"]["outputs"]["build_wheel"] == {"version": "v1.2", "path": "dist/app-v1.2.whl"}
+    assert jobs["build (3.13)"]["matrixValues"] == {"python": "3.13"}
+
+
+def test_a_failing_job_fails_the_run_and_skips_what_needs_it(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["exit 3", "echo never"])
+        b = job("b", runs_on="linux", needs=[a], steps=["echo b"])
+        c = job("c", runs_on="linux", needs=[a.when("on_failure")], steps=["echo c"])
+        d = job("d", runs_on="linux", needs=[b.when("always")], steps=[step("x", "exit 1", continue_on_error=True)])
+        ci = workflow("ci", on=push(), jobs=[a, b, c, d])
+    """)
+    ran = repository.run()
+    assert ran.returncode == 1
+    assert "│ never" not in ran.stdout
+    assert "Failed jobs: a" in ran.stdout
+    assert "exit code 3" in ran.stdout
+    assert "(allowed to fail)" in ran.stdout
+    assert repository.jobs() == {"a": "failed", "b": "skipped", "c": "success", "d": "success"}
+
+
+def test_nothing_to_run_is_exit_code_2_and_says_why(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["true"])
+        ci = workflow("ci", on=push(branches="main"), jobs=[a])
+    """)
+    ran = repository.run("--ref", "topic")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "this push on refs/heads/topic starts no workflow" in ran.stderr
+    assert repository.run("ci", "--ref", "topic").returncode == 2
+    ran = repository.run("other")
+    assert ran.returncode == 2
+    assert "there is no workflow 'other'; there are ci" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--input", "x"], "--input: 'x' is no input: write NAME=VALUE"),
+        (["--env", "NOT_SET_ANYWHERE"], "--env: 'NOT_SET_ANYWHERE' is not set here"),
+        (["--sandbox", "--in-place"], "exclude each other"),
+        (["--event", "moon"], "moon"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(repository: Repository, arguments: list[str], complaint: str) -> None:
+    repository.workflow("ci = workflow('ci', on=push(), jobs=[job('a', runs_on='linux', steps=['true'])])")
+    ran = repository.run(*arguments)
+    assert ran.returncode == 2
+    assert complaint in ran.stderr
+
+
+def test_workflows_that_do_not_compile_are_told_with_their_lines(repository: Repository) -> None:
+    repository.workflow("raise RuntimeError('not today')\n")
+    ran = repository.run()
+    assert ran.returncode == 1
+    assert ".kici/workflows/ci.py:2" in ran.stderr
+    assert "not today" in ran.stderr
+
+
+def test_a_named_workflow_runs_whatever_starts_it(repository: Repository) -> None:
+    repository.workflow("""
+        @job(runs_on="linux")
+        def a(ctx: Ctx) -> None:
+            print("event", ctx.event.type, dict(ctx.inputs), ctx.run.is_local)
+        ci = workflow("ci", on=manual(), jobs=[a])
+    """)
+    ran = repository.run("ci", "--input", "level=3")
+    assert ran.returncode == 0, ran.stderr
+    assert "event manual {'level': '3'} True" in ran.stdout
+
+
+def test_the_working_tree_runs_as_it_is_in_a_copy(repository: Repository) -> None:
+    repository.write("tracked", "old\n")
+    repository.write("deleted", "x\n")
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["git status --short | sort; cat tracked new; ls", "echo more > made"])
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    repository.commit()
+    repository.write("tracked", "changed\n")
+    repository.write("new", "untracked\n")
+    repository.write("ignored", "secret\n")
+    repository.write(".kici/.secrets", "A=hunter2\n")
+    (repository.root / "deleted").unlink()
+    ran = repository.run()
+    logged = [line.partition("│ ")[2] for line in ran.stdout.splitlines() if "│" in line]
+    assert logged[:3] == [" D deleted", " M tracked", "?? new"], ran.stdout + ran.stderr
+    assert logged[3:] == ["changed", "untracked", "new", "tracked"]
+    assert not (repository.root / "made").exists()
+
+
+def test_in_place_it_runs_in_the_tree_itself(repository: Repository) -> None:
+    repository.workflow("ci = workflow('ci', on=push(), jobs=[job('a', runs_on='linux', steps=['echo x > made'])])")
+    assert repository.run("--in-place").returncode == 0
+    assert (repository.root / "made").read_text() == "x\n"
+
+
+def test_a_tree_without_git_runs_too(repository: Repository) -> None:
+    repository.workflow("ci = workflow('ci', on=push(), jobs=[job('a', runs_on='linux', steps=['cat data/file'])])")
+    repository.write("data/file", "here\n")
+    shutil.rmtree(repository.root / ".git")
+    ran = repository.run("ci")
+    assert ran.returncode == 0, ran.stderr
+    assert "a │ here" in ran.stdout
+
+
+def test_many_files_are_copied(repository: Repository) -> None:
+    for number in range(400):
+        repository.write(f"data/{number % 7}/file {number}", str(number))
+    (repository.root / "link").symlink_to("data/1/file 1")
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["find data -type f | wc -l; cat link"])
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    ran = repository.run()
+    assert "a │ 400" in ran.stdout, ran.stderr
+    assert "a │ 1" in ran.stdout
+
+
+def test_artifacts_and_outputs_go_from_job_to_job(repository: Repository) -> None:
+    repository.workflow("""
+        @job(runs_on="linux")
+        async def make(ctx: Ctx) -> list[int]:
+            await ctx.sh("echo made > file")
+            await ctx.artifacts.upload("made", "file")
+            return [1, 2]
+
+        @job(runs_on="linux", needs=[make])
+        async def use(ctx: Ctx) -> None:
+            print(await ctx.artifacts.download("made"), sum(ctx.outputs(make)), open("file").read())
+
+        @job(runs_on="linux", needs=[use])
+        async def miss(ctx: Ctx) -> None:
+            await ctx.artifacts.download("nothing")
+
+        ci = workflow("ci", on=push(), jobs=[make, use, miss])
+    """)
+    ran = repository.run()
+    assert "use  │ ['file'] 3 made" in ran.stdout, ran.stdout + ran.stderr
+    assert "no job of this run has uploaded an artifact 'nothing'" in ran.stdout
+
+
+def test_in_a_sandbox_the_same_workflow_runs_without_the_host(repository: Repository, tmp_path: Path) -> None:
+    repository.write("file", "here\n")
+    repository.workflow(f"""
+        a = job("a", runs_on="linux", steps=[
+            "git log --oneline | wc -l; cat file; echo x > made; ls {tmp_path} || echo gone; pwd; echo $HOME"])
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    repository.commit()
+    ran = repository.run("--sandbox")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    logged = [line.partition("│ ")[2] for line in ran.stdout.splitlines() if "│" in line]
+    assert [logged[0], logged[1], *logged[-3:]] == ["1", "here", "gone", "/work/src", "/work/home"]
+
+
+def test_the_timeout_of_the_workflow_ends_the_run(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["sleep 1000"], grace_period="100ms")
+        b = job("b", runs_on="linux", needs=[a], steps=["true"])
+        ci = workflow("ci", on=push(), jobs=[a, b], timeout="500ms")
+    """)
+    assert repository.jobs() == {"a": "cancelled", "b": "cancelled"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_cancels_its_jobs_and_leaves_nothing(repository: Repository, number: int) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=[
+            "trap 'echo asked; exit 0' TERM; echo pid $$; while :; do sleep 0.02; done"])
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    with subprocess.Popen(
+        repository.command(), cwd=repository.root, env=repository.environment, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout
+        line = next(line for line in program.stdout if "│ pid" in line)
+        program.send_signal(number)
+        rest = program.stdout.read()
+        assert program.wait(30) == 1
+    assert "a │ asked" in rest
+    assert "⊘ a  cancelled" in rest
+    assert not Path(f"/proc/{line.split()[-1]}").exists()

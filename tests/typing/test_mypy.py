@@ -1,0 +1,103 @@
+"""mypy --strict accepts what authors write, and refuses what would fail. One run of mypy for all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parents[1] / "src"
+HEAD = """
+from kici import Ctx, Retry, concurrency, job, pr, push, step, workflow
+
+@step
+async def number(ctx: Ctx) -> int:
+    return 1
+
+a = job("a", runs_on="linux", steps=[number])
+"""
+REFUSED = {
+    "output_has_the_steps_type": """
+        @step
+        async def other(ctx: Ctx) -> str:
+            return ctx.outputs(number)  # refused
+    """,
+    "outputs_of_many_are_a_list": """
+        @step
+        async def other(ctx: Ctx) -> int:
+            return ctx.outputs_all(number)  # refused
+    """,
+    "a_command_is_awaited": """
+        @step
+        async def other(ctx: Ctx) -> str:
+            return ctx.sh("true").text()  # refused
+    """,
+    "a_job_says_where_it_runs": 'job("b", steps=[number])  # refused',
+    "an_option_is_misspelt": 'job("b", runs_on="linux", steps=[number], need=[a])  # refused',
+    "an_option_comes_later": 'job("b", runs_on="linux", steps=[number], cache="x")  # refused',
+    "a_matrix_has_no_floats": 'job("b", runs_on="linux", steps=[number], matrix={"python": [3.10]})  # refused',
+    "a_step_is_no_job": 'workflow("ci", on=push(), jobs=[number])  # refused',
+    "a_trigger_is_called": 'workflow("ci", on=push, jobs=[a])  # refused',
+    "an_event_is_misspelt": 'pr(events="openned")  # refused',
+    "a_condition_is_misspelt": 'a.when("alway")  # refused',
+    "a_step_takes_ctx": """
+        def greedy(ctx: Ctx, more: int) -> None: ...
+        step(greedy)  # refused
+    """,
+    "ctx_has_no_such_thing": """
+        @step
+        async def other(ctx: Ctx) -> None:
+            ctx.shell("true")  # refused
+    """,
+    "definitions_are_frozen": 'a.name = "b"  # refused',
+    "a_name_comes_later": "from kici import parallel  # refused",
+    "backoff_is_one_of_two": 'Retry(2, backoff="linear")  # refused',
+    "pending_is_one_of_two": 'concurrency("x", pending="latest")  # refused',
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """File → line → first error."""
+    directory = tmp_path_factory.mktemp("typing")
+    for name, text in REFUSED.items():
+        (directory / f"{name}.py").write_text(HEAD + dedent(text).strip() + "\n")
+    (directory / "accepted.py").write_bytes((HERE / "accepted.py").read_bytes())
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", "--hide-error-context"),
+            *("--cache-dir", str(directory / "cache"), "--explicit-package-bases", "--python-version=3.11"),
+            *sorted(path.name for path in directory.glob("*.py")),
+        ],
+        cwd=directory,
+        env={**os.environ, "MYPYPATH": str(SOURCES)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode in (0, 1), done.stderr + done.stdout
+    found: dict[str, dict[int, str]] = {}
+    for file, line, message in re.findall(r"^(.+?):(\d+): error: (.*)$", done.stdout, re.MULTILINE):
+        found.setdefault(Path(file).stem, {}).setdefault(int(line), message)
+    return found
+
+
+@pytest.mark.timeout(360)
+def test_what_authors_write_is_accepted(said: dict[str, dict[int, str]]) -> None:
+    assert said.get("accepted", {}) == {}
+    assert said.keys() <= REFUSED.keys()
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_fail_is_refused_at_its_line(said: dict[str, dict[int, str]], name: str) -> None:
+    lines = (HEAD + dedent(REFUSED[name]).strip()).splitlines()
+    wanted = [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
+    assert sorted(said.get(name, {})) == wanted
