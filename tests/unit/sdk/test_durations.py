@@ -14,7 +14,13 @@ durations_ms = st.integers(1, LONGEST_MS)
 @given(durations_ms)
 def test_every_way_to_write_a_duration_means_the_same(ms: int) -> None:
     hours, rest = divmod(ms, 3_600_000)
-    written: list[Duration] = [f"{ms}ms", f"{hours}h{rest}ms", f" {hours} h {rest} ms ", timedelta(milliseconds=ms), ms / 1_000]
+    written: list[Duration] = [
+        f"{ms}ms",
+        f"{hours}h{rest}ms",
+        f" {hours} h {rest} ms ",
+        timedelta(milliseconds=ms),
+        ms / 1_000,
+    ]
     assert {milliseconds(value) for value in written} == {ms}
 
 
