@@ -86,10 +86,15 @@ class Collecting:
             if real.startswith(os.path.join(root, ".kici") + os.sep):
                 file, line = os.path.relpath(real, root).replace(os.sep, "/"), int(frame["line"])
                 break
-        ended = dump.partition("\n")[0].strip() or f"exit code {self._child.returncode}"
+        ended = dump.partition("\n")[0].strip() or self._how_it_ended()
         if dump.startswith("Timeout"):
             ended = f"importing it took more than {self._limit_s:g} s"
         elif not path:
             raise CompileError(f"the compiler's process ended before it imported anything ({ended})")
         why = f"{ended}: a workflow module only defines; move what it does into a step"
         return Diagnostic(file, line, "import", why)
+
+    def _how_it_ended(self) -> str:
+        code = self._child.returncode
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return f"it ended the process ({how})"

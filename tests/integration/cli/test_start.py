@@ -35,6 +35,13 @@ def test_help_needs_click_alone(code: str) -> None:
     assert imported(code) & heavy == set()
 
 
+def test_the_administrators_help_needs_click_alone() -> None:
+    found = imported(
+        "from kici.admin.main import program; from kici.program import run; run(program, 'kici-admin', ['--help'])"
+    )
+    assert found & {"asyncio", "httpx", "rich", "asyncpg", "kici.sdk", "kici.orchestrator", "kici.compiler"} == set()
+
+
 def test_authors_imports_need_msgspec_alone() -> None:
     found = imported("from kici import workflow, job, step, push")
     assert found & {"asyncio", "httpx", "rich", "click", "dataclasses", "pathlib", "difflib", "subprocess"} == set()

@@ -41,8 +41,15 @@ def test_a_module_that_ends_the_interpreter_is_named(repository: Repository) -> 
     repository.module("a.py", GOOD)
     repository.module("b.py", "import os\nos._exit(7)\n")
     assert repository.problems() == [
-        "b.py: import: exit code 7: a workflow module only defines; move what it does into a step"
+        "b.py: import: it ended the process (exit code 7):"
+        " a workflow module only defines; move what it does into a step"
     ]
+
+
+def test_a_module_that_kills_the_interpreter_is_named_with_the_signal(repository: Repository) -> None:
+    repository.module("b.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    (problem,) = repository.problems()
+    assert problem.startswith("b.py: import: it ended the process (SIGKILL): ")
 
 
 def test_a_crash_of_the_interpreter_is_said_at_its_line(repository: Repository) -> None:

@@ -11,7 +11,7 @@ from kici.compiler import drift
 from kici.compiler.errors import CompileError
 from kici.engine import kici_files, lockfile
 from kici.engine.lockfile import LockFile, PrTrigger, PushTrigger, Regex, TagTrigger
-from tests.integration.compiler.conftest import Repository
+from tests.integration.compiler.conftest import HEAD, Repository
 
 GOOD = 'ci = workflow("ci", on=push(), jobs=[job("a", runs_on="linux", steps=["true"])])\n'
 
@@ -224,3 +224,16 @@ def test_drift_is_told_in_words(repository: Repository) -> None:
         "file '.kici/workflows/ci.py' has changed",
         "workflow 'ci' has changed (triggers; job 'a' has changed (timeoutMs, priority); job 'b' is new)",
     ]
+
+
+def test_a_byte_order_mark_does_not_stop_a_compile(repository: Repository) -> None:
+    repository.write("workflows/ci.py", b"\xef\xbb\xbf" + (HEAD + GOOD).encode())
+    assert [workflow.name for workflow in locked(repository).workflows] == ["ci"]
+
+
+def test_a_tracked_file_that_was_deleted_is_not_listed(repository: Repository) -> None:
+    repository.module("ci.py", GOOD)
+    repository.write("old.txt", "x")
+    subprocess.run(["git", "-C", repository.root, "add", "."], check=True)
+    (repository.root / ".kici/old.txt").unlink()
+    assert list(locked(repository).files) == ["workflows/ci.py"]

@@ -1,0 +1,116 @@
+"""`kici preview`: what would run, and why not, for each kind of event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from kici.cli.main import program
+from kici.program import run
+
+WORKFLOWS = """
+from kici import dispatch, generic_webhook, job, manual, pr, push, tag, workflow
+lint = job("lint", runs_on="linux", steps=["true"])
+test = job("test", runs_on=["linux", "gpu"], needs=[lint], steps=["true"])
+branch = workflow("branch", on=push(branches=["main", "!old"], paths=["src/**", "!**/*.md"]), jobs=[lint, test])
+request = workflow("request", on=pr(target="main", events="opened", paths="src/**"), jobs=[lint])
+release = workflow("release", on=tag("v*"), jobs=[lint])
+hand = workflow("hand", on=manual(), jobs=[lint])
+sent = workflow("sent", on=[dispatch(types="deploy"), generic_webhook("registry", events="pushed")], jobs=[lint])
+"""
+Preview: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture
+def preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Preview:
+    (tmp_path / ".kici/workflows").mkdir(parents=True)
+    (tmp_path / ".kici/workflows/ci.py").write_text(WORKFLOWS)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> str:
+        assert run(program, "kici", ["preview", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def matched(answer: str) -> list[str]:
+    return [line.split(":")[0].removeprefix("✓ ") for line in answer.splitlines() if line.startswith("✓ ")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--changed", "src/a.py"], ["branch"]),
+        (["--changed", "src/a.md", "--changed", "src/a.py"], ["branch"]),
+        (["--changed", "src/a.md"], []),
+        (["--ref", "feature", "--changed", "src/a.py"], []),
+        (["--event", "pr", "--ref", "feature", "--changed", "src/a.py"], ["request"]),
+        (["--event", "pr", "--target", "release", "--changed", "src/a.py"], []),
+        (["--event", "pr", "--action", "closed"], []),
+        (["--event", "tag", "--ref", "v1"], ["release"]),
+        (["--event", "tag", "--ref", "nightly"], []),
+        (["--event", "manual", "--workflow", "hand"], ["hand"]),
+        (["--event", "manual", "--workflow", "branch"], []),
+        (["--event", "dispatch", "--name", "deploy"], ["sent"]),
+        (["--event", "generic_webhook", "--source", "registry", "--name", "pushed"], ["sent"]),
+        (["--event", "generic_webhook", "--source", "elsewhere", "--name", "pushed"], []),
+    ],
+)
+def test_an_event_starts_the_workflows_whose_filters_it_passes(
+    preview: Preview, arguments: list[str], names: list[str]
+) -> None:
+    assert matched(preview(*arguments)) == names
+
+
+def test_jobs_are_shown_with_their_labels_and_needs(preview: Preview) -> None:
+    answer = preview("--changed", "src/a.py", "--workflow", "branch")
+    assert answer.splitlines() == [
+        "✓ branch: Matched trigger 1 (push)",
+        "    lint  on kici:os:linux",
+        "    test  on gpu, kici:os:linux  after lint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "arguments", "reason"),
+    [
+        ("branch", ["--ref", "feature"], "branch: feature is not main, !old"),
+        ("branch", ["--changed", "README.md"], "paths: README.md is not src/**, !**/*.md"),
+        ("branch", ["--event", "tag", "--ref", "v1"], "event type: tag is not push"),
+        ("request", ["--event", "pr", "--target", "release"], "target branch: release is not main"),
+        ("request", ["--event", "pr", "--action", "closed"], "action: closed is not opened"),
+        ("release", ["--event", "tag", "--ref", "nightly"], "tag pattern: nightly is not v*"),
+        ("sent", ["--event", "dispatch", "--name", "build"], "dispatch type: build is not deploy"),
+    ],
+)
+def test_what_does_not_run_says_which_filter_stopped_it(
+    preview: Preview, workflow: str, arguments: list[str], reason: str
+) -> None:
+    first, *reasons = preview("--workflow", workflow, *arguments).splitlines()
+    assert first == f"✗ {workflow}: No triggers matched"
+    assert f"    {reason}" in reasons
+
+
+def test_path_filters_let_pass_what_nobody_knows_and_say_so(preview: Preview) -> None:
+    lines = preview("--workflow", "branch").splitlines()
+    assert lines[0].startswith("✓ branch")
+    assert lines[1].startswith("    warning: ")
+
+
+def test_the_answer_as_json_has_the_same_decisions(preview: Preview) -> None:
+    answer: list[dict[str, Any]] = json.loads(preview("--changed", "src/a.py", "--json"))
+    assert {one["decision"]["workflow"]: one["decision"]["matched"] for one in answer} == {
+        "branch": True,
+        "request": False,
+        "release": False,
+        "hand": False,
+        "sent": False,
+    }
+    lint, test = answer[0]["jobs"]
+    assert (lint["name"], lint["needs"], lint["problem"]) == ("lint", [], "")
+    assert (test["needs"], test["runsOn"]) == (["lint"], ["gpu", "kici:os:linux"])
