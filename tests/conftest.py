@@ -7,10 +7,19 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from asyncpg import Pool, Record
 
 from kici.orchestrator.store.database import create_pool
 from tests.support import postgres
+
+# A traceback with all locals takes seconds to draw, and the deadlines of a test count them.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.hookimpl(wrapper=True)
