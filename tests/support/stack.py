@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tests.support import prepared
+
 T = TypeVar("T")
 TERMINAL = {"success", "failed", "cancelled"}
 
@@ -209,6 +211,8 @@ async def running(*options: str, **env: str) -> AsyncIterator[Stack]:
     base.chmod(0o755)
     stack = Stack(base, env, options)
     try:
+        if "KICI_DATABASE_URL" not in env:
+            await prepared.copy_to(stack.data / "postgres")
         await stack.start()
         yield stack
     finally:
