@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 
@@ -186,6 +187,12 @@ class Stack:
     def logs(self) -> str:
         parts = sorted((self.data / "logs").glob("*.log")) if (self.data / "logs").exists() else []
         return "\n".join(f"── {part.name}\n{part.read_text(errors='replace')[-6000:]}" for part in parts)
+
+    def database_url(self) -> str:
+        """Of the embedded server, as its superuser."""
+        postgres = self.data / "postgres"
+        password = (postgres / "password").read_text()
+        return f"postgresql://kici:{password}@/kici?host={quote(str(postgres / 'run'), safe='')}"
 
     # ── ways to hurt it ───────────────────────────────────────────────────────────────────────────────────────────
 
