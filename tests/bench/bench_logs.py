@@ -79,6 +79,7 @@ async def ingesting(up: Stack, agent: LogAgent, run_id: str) -> Result:
             started = time.perf_counter()
             for piece in pieces:
                 await log.write(piece)
+                await asyncio.sleep(0)  # as reading the next piece from a runner does
             log.close()
             await agent.outbox.empty()
             rate = size_mb / (time.perf_counter() - started)
