@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpg import Pool, Record
@@ -14,7 +14,7 @@ from kici.engine.lockfile import LockJob
 from kici.engine.plan import plan
 from kici.orchestrator.lifecycle.new_run import settle_new_run
 from kici.orchestrator.store import runs
-from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun
+from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun, Reused
 from tests.support.locks import workflow
 
 SHA = "a" * 40
@@ -57,9 +57,15 @@ class Made(Struct, frozen=True):
 
 
 async def make_run(
-    pool: Pool[Record], jobs: Sequence[LockJob], *, repo: str = "local/demo", problems: Sequence[str] = (), **event: Any
+    pool: Pool[Record],
+    jobs: Sequence[LockJob],
+    *,
+    repo: str = "local/demo",
+    problems: Sequence[str] = (),
+    reused: Mapping[str, Reused] | None = None,
+    **event: Any,
 ) -> Made:
-    """`problems` names jobs that fail at birth."""
+    """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run."""
     happened = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo, **event)
     new: list[NewJob] = []
     planned = plan(workflow("ci", jobs=jobs), happened).jobs
@@ -76,6 +82,7 @@ async def make_run(
                 needs=tuple(NewNeed(ids[need.upstream], need.upstream, tuple(need.run_on)) for need in one.needs),
                 requirement=one.requirement,
                 problem="it cannot be made" if one.name in problems else "",
+                reused=(reused or {}).get(one.name),
             )
         )
     run = NewRun(

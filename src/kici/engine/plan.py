@@ -152,6 +152,8 @@ def _job_problems(job: LockJob, names: set[str]) -> Iterator[str]:
         yield from _refusal(
             lambda: matrix.expand(job.matrix or {}, job.include, job.exclude), "has a matrix that fails"
         )
+    if job.max_parallel is not None and job.max_parallel < 1:
+        yield f"has max_parallel {job.max_parallel}; it is at least 1"
     if job.timeout_ms is not None and job.timeout_ms <= 0:
         yield "has a timeout that is not positive"
     yield from (

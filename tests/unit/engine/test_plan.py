@@ -98,6 +98,7 @@ def test_a_good_lock_file_has_no_problems() -> None:
         ([job("a", matrix={"x": ()})], "the matrix has no combination"),
         ([job("a", env={"X": "{nope}"})], "there is no {nope}"),
         ([job("a", timeout_ms=0)], "a timeout that is not positive"),
+        ([job("a", matrix={"x": ("1",)}, max_parallel=0)], "job 'a' has max_parallel 0; it is at least 1"),
         ([job("a", exclude_labels=("linux",))], "requires and excludes the label 'linux'"),
         ([job("a", concurrency=LockConcurrency("x", max=0))], "at least 1"),
         ([job("a", concurrency=LockConcurrency("x", pending="drop"))], "'keep-latest' or 'queue'"),

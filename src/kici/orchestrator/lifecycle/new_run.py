@@ -13,8 +13,8 @@ DEFAULT_LIMITS = Limits()
 
 
 async def settle_new_run(db: Db, run_id: str, limits: Limits = DEFAULT_LIMITS) -> Wakes:
-    """Draw the consequences of jobs that failed at birth: dependants start or are skipped, the run ends if all
-    ended."""
+    """Draw the consequences of jobs that were born ended (failed, or reused): dependants start or are skipped, the run
+    ends if all ended."""
     locked = Locked(limits)
     locked.runs = await run_states.lock(db, [run_id])
     locked.jobs = await jobs.lock_ended(db, [run_id])

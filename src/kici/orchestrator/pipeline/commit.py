@@ -22,7 +22,7 @@ class SettlesRuns(Protocol):
     """The part of lifecycle that is needed here."""
 
     async def __call__(self, db: Db, run_id: str) -> object:
-        """Draw the consequences of jobs that failed at birth, in the transaction that makes their run."""
+        """Draw the consequences of jobs that were born ended, in the transaction that makes their run."""
 
 
 class Written(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Writer:
                 )
             elif await runs.create(db, run, one.jobs):
                 made.append(run.run_id)
-                if not run.failure and (not one.jobs or any(job.problem for job in one.jobs)):
+                if not run.failure and (not one.jobs or any(job.problem or job.reused for job in one.jobs)):
                     await self._settle(db, run.run_id)
         return made, twins
 

@@ -12,7 +12,7 @@ from kici.engine.labels import Requirement
 from kici.engine.lifecycle import JobStatus, RunStatus, StepStatus
 from kici.engine.lockfile import LockJob
 from kici.engine.triggers import Decision
-from kici.orchestrator.store import queue, storable
+from kici.orchestrator.store import queue, reuse, storable
 from kici.orchestrator.store.database import Db
 
 
@@ -20,6 +20,13 @@ class NewNeed(Struct, frozen=True):
     upstream_job_id: str
     upstream_name: str
     run_on: tuple[str, ...]
+
+
+class Reused(Struct, frozen=True):
+    """A job of an earlier run, ended, that a rerun takes over as it ended: it is not run again."""
+
+    job_id: str
+    status: JobStatus
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
@@ -35,9 +42,13 @@ class NewJob(Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Set: the job is born failed, with this sentence."""
     problem_category: str = ""
+    reused: Reused | None = None
+    """Set: the job is born ended, as that one did."""
 
     @property
     def status(self) -> JobStatus:
+        if self.reused is not None:
+            return self.reused.status
         if self.problem:
             return JobStatus.FAILED
         return JobStatus.PENDING if self.needs else JobStatus.QUEUED
@@ -111,13 +122,15 @@ async def find_twin(db: Db, run: NewRun, window: timedelta) -> Twin | None:
 async def create(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> bool:
     """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already.
 
-    Jobs that failed at birth may have decided about others: the caller lets lifecycle settle the run.
+    Jobs that were born ended (failed, or reused) may have decided about others: the caller lets lifecycle settle the
+    run.
     """
     if not await _insert_run(db, run):
         return False
     await _insert_jobs(db, run, jobs)
     await _insert_needs(db, run.run_id, jobs)
-    await _insert_steps(db, run, jobs)
+    await _insert_steps(db, run, [job for job in jobs if job.reused is None])
+    await reuse.take_over(db, {job.job_id: job.reused.job_id for job in jobs if job.reused is not None})
     await queue.enqueue(
         db,
         [
