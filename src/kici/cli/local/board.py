@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from kici.engine import lifecycle, needs
+from kici.engine import fan_out, lifecycle, needs
 from kici.engine.lifecycle import JobStatus, RunStatus
 from kici.engine.plan import Plan, PlannedJob
 from kici.errors import KiciError
@@ -58,6 +58,10 @@ class Board:
             for planned in plan.jobs
             if planned.name in wanted
         }
+        self._fan_outs: dict[str, list[JobRecord]] = {}
+        for job in self.jobs.values():
+            self._fan_outs.setdefault(job.planned.job.name, []).append(job)
+        self._halted: set[str] = set()
 
     def ready(self) -> Iterator[JobRecord]:
         """Jobs that may start now. What can never start is ended on the way: skipped, or failed."""
@@ -68,6 +72,23 @@ class Board:
                 if job.status is JobStatus.PENDING:
                     settled = self._settle(job) or settled
         yield from (job for job in self.jobs.values() if job.status is JobStatus.QUEUED)
+
+    def halted(self) -> dict[str, str]:
+        """Running jobs that are to stop, each with the reason. Those of their fan-outs that have not begun are ended on
+        the way: what had its turn as cancelled, what waited for it as skipped."""
+        found = {}
+        for base, combinations in self._fan_outs.items():
+            ended = {one.name: one.status for one in combinations if one.status in lifecycle.TERMINAL_JOB}
+            reason = fan_out.halted_by(ended) if combinations[0].planned.job.fail_fast else None
+            for one in combinations if reason and base not in self._halted else ():
+                if one.status is JobStatus.RUNNING:
+                    found[one.name] = reason or ""
+                elif one.status not in lifecycle.TERMINAL_JOB:
+                    queued = one.status is JobStatus.QUEUED
+                    one.end(JobStatus.CANCELLED if queued else JobStatus.SKIPPED, reason or "")
+            if reason:
+                self._halted.add(base)
+        return found
 
     def needed(self, job: JobRecord) -> tuple[NeededJob, ...]:
         upstream = (self.jobs[need.upstream] for need in job.planned.needs)
@@ -98,9 +119,13 @@ class Board:
         if isinstance(verdict, needs.Skip):
             job.end(JobStatus.SKIPPED, verdict.reason)
             return True
-        if isinstance(verdict, needs.Start):
+        if isinstance(verdict, needs.Start) and self._has_turn(job):
             job.status = JobStatus.QUEUED
         return False
+
+    def _has_turn(self, job: JobRecord) -> bool:
+        others = (one.status for one in self._fan_outs[job.planned.job.name] if one.status is not JobStatus.PENDING)
+        return fan_out.places(others, job.planned.job.max_parallel) != 0
 
 
 def _with_needs(plan: Plan, only: Collection[str]) -> set[str]:
