@@ -63,6 +63,7 @@ async def make_run(
     repo: str = "local/demo",
     problems: Sequence[str] = (),
     reused: Mapping[str, Reused] | None = None,
+    timeout_ms: int | None = None,
     **event: Any,
 ) -> Made:
     """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run."""
@@ -100,6 +101,7 @@ async def make_run(
         event=happened,
         delivery_id="d",
         trigger_event="push",
+        timeout_ms=timeout_ms,
         queue_timeout_s=3600,
     )
     async with pool.acquire() as db, db.transaction():

@@ -67,10 +67,12 @@ from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.maintenance import end_stale_waits, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.objects.obstore_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
@@ -207,6 +209,8 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
+                CancelOverdueRuns(*parts, sweeping, instance=instance),
+                StopOverdueJobs(*parts, sweeping, instance=instance),
                 DropLogPartitions(pool, held, drop_partitions.Settings(retention=retention)),
             ]
 

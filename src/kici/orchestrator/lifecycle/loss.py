@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.COMPLETE, error=why))
+            ends.append(_stopped(job, why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -78,6 +78,12 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
 async def give_up(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """The agents of these attempts (job → why) may report no longer, and may still run them: there is no next one."""
     await end(db, locked, [End(job_id, JobEvent.GIVE_UP, error=why) for job_id, why in lost.items()])
+
+
+def _stopped(job: Job, why: str) -> End:
+    if job.timed_out:
+        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
+    return End(job.job_id, JobEvent.COMPLETE, error=why)
 
 
 def _given_up(job: Job, why: str, *, attempts: int) -> End:
