@@ -100,7 +100,6 @@ async def make_run(
         event=happened,
         delivery_id="d",
         trigger_event="push",
-        queue_timeout_s=3600,
     )
     async with pool.acquire() as db, db.transaction():
         assert await runs.create(db, run, new)

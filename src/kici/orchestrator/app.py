@@ -57,7 +57,7 @@ from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.local_repository import LocalRepository
 from kici.orchestrator.logs import compact, drop_partitions
@@ -154,8 +154,8 @@ async def serve(settings: Settings) -> None:
         events = Pipeline(
             instance,
             pool,
-            Parts(pool, sources, git_repositories, lock_files, limits.queue_timeout_s),
-            partial(settle_new_run, limits=limits),
+            Parts(pool, sources, git_repositories, lock_files),
+            partial(settle_new_runs, limits=limits),
             notifier,
             pipeline.Settings(attempts=settings.event_attempts, poll=poll),
         )
