@@ -33,7 +33,7 @@ from kici.orchestrator.identity.tokens import digest
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance import sweeper
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
@@ -118,16 +118,10 @@ class Coordinator:
 
     def _led(self, held: Lease) -> list[Service]:
         """The sweepers, at a quick pace."""
-        quick = timedelta(seconds=0.1)
-        parts = (self.pool, held, self.notifier, self.limits)
-        return [
-            EndStaleWaits(*parts, end_stale_waits.Settings(interval=quick)),
-            LoseSessions(*parts, lose_sessions.Settings(interval=quick, lease=self._ttl), instance=self.instance),
-            RequeueUnacknowledged(
-                *parts, requeue_unacknowledged.Settings(interval=quick, lease=self._ttl), instance=self.instance
-            ),
-            SettleOverdue(*parts, settle_overdue.Settings(interval=quick, lease=self._ttl), instance=self.instance),
-        ]
+        quick = sweeper.Settings(interval=timedelta(seconds=0.1), lease=self._ttl)
+        parts = (self.pool, held, self.notifier, self.limits, quick)
+        sweepers = (EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue)
+        return [sweeping(*parts, instance=self.instance) for sweeping in sweepers]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:
         if self.login_error is not None:

@@ -57,7 +57,7 @@ from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.local_repository import LocalRepository
 from kici.orchestrator.logs import compact, drop_partitions
@@ -66,7 +66,7 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance import end_stale_waits, sweeper
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
@@ -154,8 +154,8 @@ async def serve(settings: Settings) -> None:
         events = Pipeline(
             instance,
             pool,
-            Parts(pool, sources, git_repositories, lock_files, limits.queue_timeout_s),
-            partial(settle_new_run, limits=limits),
+            Parts(pool, sources, git_repositories, lock_files),
+            partial(settle_new_runs, limits=limits),
             notifier,
             pipeline.Settings(attempts=settings.event_attempts, poll=poll),
         )
@@ -200,13 +200,13 @@ async def serve(settings: Settings) -> None:
         # ── what one coordinator of the cluster does
         def led(held: Lease) -> list[Service]:
             retention = timedelta(hours=settings.log_retention_hours)
+            parts = (pool, held, notifier, limits)
+            sweeping = sweeper.Settings(lease=ttl)
             return [
-                EndStaleWaits(pool, held, notifier, limits, end_stale_waits.Settings()),
-                LoseSessions(pool, held, notifier, limits, lose_sessions.Settings(lease=ttl), instance=instance),
-                RequeueUnacknowledged(
-                    pool, held, notifier, limits, requeue_unacknowledged.Settings(lease=ttl), instance=instance
-                ),
-                SettleOverdue(pool, held, notifier, limits, settle_overdue.Settings(lease=ttl), instance=instance),
+                EndStaleWaits(*parts, end_stale_waits.SETTINGS, instance=instance),
+                LoseSessions(*parts, sweeping, instance=instance),
+                RequeueUnacknowledged(*parts, sweeping, instance=instance),
+                SettleOverdue(*parts, sweeping, instance=instance),
                 DropLogPartitions(pool, held, drop_partitions.Settings(retention=retention)),
             ]
 
