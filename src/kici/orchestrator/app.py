@@ -107,8 +107,13 @@ async def serve(settings: Settings) -> None:
         direct_url = settings.database_listen_url or url
         await database.reachable(direct_url)
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
-        pool = await database.create_pool(url, settings.database_pool_size, pooler=direct_url != url)
-        ends.callback(pool.terminate)
+        connect = partial(database.create_pool, url, pooler=direct_url != url)
+        pool = await connect(settings.database_pool_size)
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        log_writing = await connect(1)
+        log_reading = await connect(settings.database_log_pool_size)
+        for each in (pool, log_writing, log_reading):
+            ends.callback(each.terminate)
 
         # ── what the parts share
         poll = timedelta(seconds=settings.poll_s)
@@ -164,7 +169,7 @@ async def serve(settings: Settings) -> None:
         # ── jobs go to agents, and what they tell comes back
         place = Place(public_url)
         roster = Roster()
-        log_writer = LogWriter(pool, notifier)
+        log_writer = LogWriter(log_writing, notifier)
         statuses = StatusWriter(pool, notifier, limits, hold=lambda db: sessions.hold_lease(db, instance))
         agent_settings = AgentSettings(
             heartbeat_s=settings.heartbeat_s,
@@ -194,8 +199,8 @@ async def serve(settings: Settings) -> None:
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         artifact_store = Artifacts(pool, objects)
-        compactor = CompactLogs(pool, objects, listener, notifier, compact.Settings(interval=poll))
-        streams = stream.RunStream(pool, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
+        compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
+        streams = stream.RunStream(log_reading, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
 
         # ── what one coordinator of the cluster does
         def led(held: Lease) -> list[Service]:
@@ -207,7 +212,7 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
-                DropLogPartitions(pool, held, drop_partitions.Settings(retention=retention)),
+                DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
         # ── what is served
@@ -221,7 +226,7 @@ async def serve(settings: Settings) -> None:
             *artifacts.routes(pool, access, artifact_store),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=explain),
             *run_start.routes(access, pool, notifier),
-            *logs.routes(access, LogReader(pool, objects)),
+            *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
             *queue.routes(pool, access, explain=explain),
             *agents.routes(pool, access),
