@@ -31,7 +31,7 @@ class Plan(Struct, frozen=True):
     slots: int = 2
     minutes: float = 4.0
     work_s: tuple[float, float] = (0.05, 0.8)
-    pause_s: tuple[float, float] = (0.3, 1.6)
+    pause_s: tuple[float, float] = (0.6, 2.4)
     """Between two kills."""
 
 
@@ -82,15 +82,15 @@ async def _play(here: Cluster, plan: Plan, senders: Senders, havoc: Havoc) -> Fi
     deadline = began + plan.minutes * 60
     problems: list[str] = []
     killing = asyncio.create_task(havoc.run())
-    sending = asyncio.create_task(senders.deliver(pushes, plan.minutes * 60 * 0.25 / pushes))
+    sending = asyncio.create_task(senders.deliver(pushes, plan.minutes * 60 * 0.2 / pushes))
     try:
         async with asyncio.timeout_at(_loop_time(deadline)):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(_loop_time(began + plan.minutes * 60 * QUIET_SHARE)):
-                    await sending
+                    await asyncio.wait([sending])
                     await _all_ended(here, jobs)
             await _end(killing)
-            await sending
+            await asyncio.wait([sending])
             await _all_ended(here, jobs)
     except TimeoutError:
         problems.append(f"not everything had ended after {plan.minutes:g} minutes")
