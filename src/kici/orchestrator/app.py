@@ -16,6 +16,7 @@ from kici.orchestrator.agents.attention import Attention
 from kici.orchestrator.agents.contract import Settings as AgentSettings
 from kici.orchestrator.agents.conversation import Parts as ConversationParts
 from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.revocation import WatchRevocations
 from kici.orchestrator.agents.roster import Roster
 from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
@@ -107,7 +108,7 @@ async def serve(settings: Settings) -> None:
         direct_url = settings.database_listen_url or url
         await database.reachable(direct_url)
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
-        connect = partial(database.create_pool, url, pooler=direct_url != url)
+        connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
         pool = await connect(settings.database_pool_size)
         # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
         log_writing = await connect(1)
@@ -194,6 +195,7 @@ async def serve(settings: Settings) -> None:
             instance=instance,
         )
         attention = Attention(pool, roster, listener, interval=poll)
+        revocation = WatchRevocations(pool, roster, listener, notifier, limits, interval=poll, instance=instance)
         silence = WatchSilence(pool, roster, lease, notifier, limits, agent_settings, instance=instance)
 
         # ── logs, artifacts, live views
@@ -232,7 +234,7 @@ async def serve(settings: Settings) -> None:
             *agents.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
-            *agent_tokens.routes(access, pool),
+            *agent_tokens.routes(access, pool, notifier),
         ]
         application = http.application(routes, base_path=settings.base_path, raw={endpoint.PATH: webhooks})
         server = http.HttpServer(application, listening_socket)
@@ -251,6 +253,7 @@ async def serve(settings: Settings) -> None:
                         *missed_pushes,
                         dispatching,
                         attention,
+                        revocation,
                         silence,
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
