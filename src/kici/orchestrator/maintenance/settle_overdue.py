@@ -40,7 +40,7 @@ class SettleOverdue(Sweeper[Pass]):
             again, over, cancelled = (_where(passed, silent, which) for which in ("recovery", "report", "cancel"))
             await settle(db, locked, again)
             await give_up(db, locked, over)
-            await end(db, locked, [End(job_id, JobEvent.CANCEL, error=why) for job_id, why in cancelled.items()])
+            await end(db, locked, [End(job_id, JobEvent.CANCEL_FORCE, error=why) for job_id, why in cancelled.items()])
         locked.wakes.send(self._notifier)
         if passed:
             log.warning("settled jobs past their deadline", lost=len(again) + len(over), cancelled=len(cancelled))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from kici.engine.lifecycle import JobStatus, RunStatus
+from kici.engine.lifecycle import TERMINAL_JOB, JobStatus, RunStatus
 from kici.orchestrator.store.database import Db
 
 
@@ -104,9 +104,10 @@ async def endings_of_jobs(db: Db, run_ids: Collection[str]) -> dict[str, dict[st
           from execution_jobs j
          where j.run_id = any($1::uuid[])
            and not exists (select from execution_jobs o where o.run_id = j.run_id
-                              and o.status in ('pending', 'queued', 'running', 'recovering', 'cancelling'))
+                              and o.status <> all($2::text[]))
         """,
         sorted(run_ids),
+        sorted(TERMINAL_JOB),
     )
     found: dict[str, dict[str, JobStatus]] = {}
     for row in rows:

@@ -30,6 +30,9 @@ alter table execution_runs
   add column rerun_mode text check (rerun_mode in ('all', 'failed', 'job'));
 create index idx_execution_runs_deadline on execution_runs (deadline)
   where deadline is not null and status in ('pending', 'running');
+drop index idx_execution_runs_open;
+create index idx_execution_runs_open on execution_runs (created_at)
+  where status in ('pending', 'held', 'running', 'cancelling');
 create unique index execution_runs_rerun on execution_runs (parent_run_id, rerun_request) where rerun_request is not null;
 
 alter table execution_jobs
