@@ -20,6 +20,7 @@ create unique index concurrency_groups_holder on concurrency_groups (run_id, coa
 create index idx_concurrency_groups_key on concurrency_groups (routing_key, group_key, status, arrival)
   where status in ('active', 'queued');
 create index idx_concurrency_groups_run_id on concurrency_groups (run_id);
+create index concurrency_groups_closed on concurrency_groups (completed_at) where completed_at is not null;
 
 alter table execution_runs
   add column concurrency_group text,
