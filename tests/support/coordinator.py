@@ -37,6 +37,7 @@ from kici.orchestrator.maintenance import sweeper
 from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
@@ -60,6 +61,7 @@ class Coordinator:
         limits: Limits,
         agent_settings: AgentSettings,
         ttl: timedelta = TTL,
+        log_pool: Pool[Record] | None = None,
     ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
         self.pool = pool
@@ -73,7 +75,7 @@ class Coordinator:
         self.statuses = StatusWriter(
             pool, self.notifier, limits, hold=lambda db: sessions.hold_lease(db, self.instance)
         )
-        self.logs = LogWriter(pool, self.notifier)
+        self.logs = LogWriter(log_pool or pool, self.notifier)
         self.access = Access(pool)
         self.login_error: Exception | None = None
         """Raised when a job's credentials are asked for."""
@@ -124,7 +126,7 @@ class Coordinator:
         parts = (self.pool, held, self.notifier, self.limits, quick)
         sweepers = (
             *(EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue),
-            *(CancelOverdueRuns, StopOverdueJobs),
+            *(CancelOverdueRuns, StopOverdueJobs, RepairConcurrency),
         )
         return [sweeping(*parts, instance=self.instance) for sweeping in sweepers]
 
@@ -165,9 +167,10 @@ async def running(
     dispatching: bool = True,
     leading: bool = False,
     ttl: timedelta = TTL,
+    pool_size: int = 10,
 ) -> AsyncIterator[Coordinator]:
-    pool = await create_pool(database_url, 10)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl)
+    pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
@@ -200,3 +203,4 @@ async def running(
                 await asyncio.wait([life])
             await one.lease.leave()
             pool.terminate()
+            log_pool.terminate()
