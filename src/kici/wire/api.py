@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -42,6 +42,10 @@ class Run(Body, frozen=True):
     trigger_event: str | None = None
     commit_message: str | None = None
     created_at: datetime | None = None
+    original_run_id: str | None = None
+    """Of a rerun: the first run of the chain."""
+    rerun_mode: str | None = None
+    """Of a rerun: `all`, `failed` or `job`."""
 
 
 class RunList(Body, frozen=True):
@@ -88,6 +92,8 @@ class Job(Body, frozen=True):
     needs: list[str] = []
     created_at: datetime | None = None
     steps: list[Step] | None = None
+    reused_from_run_id: str | None = None
+    """Set: it was not run here, but taken over as it ended in that run."""
 
 
 class JobList(Body, frozen=True):
@@ -174,6 +180,19 @@ class RunStarted(Body, frozen=True):
     delivery_id: str
     run_id: str | None = None
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
+
+
+class RerunBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /runs/{runId}/rerun`. All of it may be left out."""
+
+    mode: Literal["all", "failed", "job"] = "all"
+    """`failed`: the jobs that did not succeed, `job`: one; both with all that need them. The others are reused."""
+    job: str = ""
+    """With or without the matrix suffix: without, all combinations."""
+    commit: Literal["same", "current"] = "same"
+    """`current`: the head of the branch or tag now; with the mode `all` only."""
+    request_id: str = ""
+    """Asked twice with the same one, there is one rerun. The header `Idempotency-Key` says the same."""
 
 
 class CancelBody(Body, frozen=True):
