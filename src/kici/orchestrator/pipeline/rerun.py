@@ -19,6 +19,7 @@ from kici.engine.lockfile import PATH, LockFile, LockWorkflow
 from kici.engine.rerun import JobOfRun, Mode
 from kici.forges.git.errors import BadRemote
 from kici.forges.git.remote import Remote
+from kici.orchestrator.errors import Conflict
 from kici.orchestrator.pipeline import new_runs, results
 from kici.orchestrator.pipeline.lock_files import Corrupt, Found, Missing
 from kici.orchestrator.pipeline.new_runs import LockPlace
@@ -57,9 +58,12 @@ class Refused(Exception):
 async def handle(parts: Parts, claim: Claim) -> Result:
     """Raises a `GitError` for an outage of the forge: the request is then tried again."""
     request = msgspec.json.decode(claim.body or b"", type=RerunRequest)
-    async with transaction(parts.pool) as db:
-        original = await reruns.original(db, request.run_id)
-        jobs = await reruns.jobs(db, request.run_id)
+    try:
+        async with transaction(parts.pool) as db:
+            original = await reruns.original(db, request.run_id)
+            jobs = await reruns.jobs(db, request.run_id)
+    except Conflict as error:
+        return results.ends("failed", str(error))
     if original is None or original.status not in TERMINAL_RUN:
         return results.ends("failed", f"run {request.run_id} is not there any more, or has not ended")
     try:

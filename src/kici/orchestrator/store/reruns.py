@@ -8,6 +8,7 @@ from msgspec import Struct
 from kici.engine.events import Event
 from kici.engine.lifecycle import JobStatus, RunStatus
 from kici.engine.lockfile import LockJob
+from kici.orchestrator.errors import Conflict
 from kici.orchestrator.store.database import Db
 
 
@@ -37,6 +38,7 @@ class OriginalJob(Struct, frozen=True):
 
 
 async def original(db: Db, run_id: str) -> Original | None:
+    """Raises `Conflict` if another version has written its event, and it cannot be read."""
     row = await db.fetchrow(
         """
         select run_id, coalesce(original_run_id, run_id::text) as root_run_id, status, workflow_name, provider,
@@ -46,7 +48,10 @@ async def original(db: Db, run_id: str) -> Original | None:
         """,
         run_id,
     )
-    return None if row is None else msgspec.convert(dict(row), Original)
+    try:
+        return None if row is None else msgspec.convert(dict(row), Original)
+    except msgspec.ValidationError as error:
+        raise Conflict(f"what started run {run_id} cannot be read ({error}): push or start it anew") from error
 
 
 async def jobs(db: Db, run_id: str) -> list[OriginalJob]:
