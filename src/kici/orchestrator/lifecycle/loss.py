@@ -105,7 +105,7 @@ def _given_up(job: Job, why: str, *, attempts: int) -> End:
     if job.status is JobStatus.QUEUED:
         return End(job.job_id, JobEvent.FAIL, error=f"{why}; that was attempt {attempts}, the last one")
     if job.user_code_began and job.retry_on_infra is None:
-        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again"
+        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again (attempt {attempts})"
     else:
         why = f"{why}; no attempt is left after {attempts}"
     return End(job.job_id, JobEvent.GIVE_UP, error=why)
