@@ -65,6 +65,7 @@ async def make_run(
     reused: Mapping[str, Reused] | None = None,
     concurrency: LockConcurrency | None = None,
     scope: str = "",
+    timeout_ms: int | None = None,
     **event: Any,
 ) -> Made:
     """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run. `concurrency`
@@ -108,6 +109,7 @@ async def make_run(
         concurrency_scope=scope or f"internal:local::{repo}",
         concurrency_group=planned.concurrency_group,
         concurrency=runs.policy(concurrency),
+        timeout_ms=timeout_ms,
     )
     async with pool.acquire() as db, db.transaction():
         assert await runs.create(db, run, new)

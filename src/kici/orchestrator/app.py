@@ -70,11 +70,13 @@ from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.maintenance import end_stale_waits, repair_concurrency, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.objects.obstore_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
@@ -217,6 +219,8 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
+                CancelOverdueRuns(*parts, sweeping, instance=instance),
+                StopOverdueJobs(*parts, sweeping, instance=instance),
                 RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]

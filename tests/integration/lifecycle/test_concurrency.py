@@ -176,7 +176,7 @@ async def test_the_newest_supersedes_the_run_that_waits(rig: Rig) -> None:
     second = await rig.make(job("a"), job("b", needs=[LockNeed("a", ("cancelled",))]), concurrency=ONE)
     third = await rig.make(job("a"), concurrency=ONE)
     run = await second.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelled", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelled", "orchestrator:concurrency")
     assert run["failure_reason"] == f"superseded by run {third.run_id} in concurrency group deploy"
     assert await second.statuses() == {"a": "cancelled", "b": "cancelled"}
     assert await slots(rig) == [(first.run_id, None, "active"), (third.run_id, None, "queued")]
@@ -204,7 +204,7 @@ async def test_cancel_in_progress_asks_the_holder_to_stop_and_starts_when_it_has
     await rig.begin(first)
     second = await rig.make(job("a"), concurrency=CANCEL)
     run = await first.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelling", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelling", "orchestrator:concurrency")
     assert await first.statuses() == {"a": "cancelling", "b": "cancelled"}
     assert await second.statuses() == {"a": "pending"}
     await rig.end(first["a"], "cancelled")

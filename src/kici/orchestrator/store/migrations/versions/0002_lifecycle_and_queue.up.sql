@@ -44,9 +44,10 @@ alter table execution_jobs
   add column wave_fail_fast boolean not null default false,
   add column wave_gated boolean not null default false,
   add column deadline timestamptz,
+  add column timed_out text,
   add column reused_from uuid;
 create index idx_execution_jobs_deadline on execution_jobs (deadline)
-  where deadline is not null and status in ('running', 'recovering');
+  where deadline is not null and status = 'running';
 
 -- What an operator has stopped: everything, a repository, or jobs that want a label.
 create table queue_pauses (
