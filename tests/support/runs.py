@@ -63,9 +63,9 @@ async def make_run(
     repo: str = "local/demo",
     problems: Sequence[str] = (),
     reused: Mapping[str, Reused] | None = None,
+    timeout_ms: int | None = None,
     concurrency: LockConcurrency | None = None,
     scope: str = "",
-    timeout_ms: int | None = None,
     **event: Any,
 ) -> Made:
     """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run. `concurrency`
@@ -106,10 +106,10 @@ async def make_run(
         event=happened,
         delivery_id="d",
         trigger_event="push",
+        timeout_ms=timeout_ms,
         concurrency_scope=scope or f"internal:local::{repo}",
         concurrency_group=planned.concurrency_group,
         concurrency=runs.policy(concurrency),
-        timeout_ms=timeout_ms,
     )
     async with pool.acquire() as db, db.transaction():
         assert await runs.create(db, run, new)

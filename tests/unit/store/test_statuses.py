@@ -15,6 +15,7 @@ KNOWN = {
     OPEN_RUNS,
     frozenset({"pending", "running"}),  # steps that have not ended; runs whose deadline counts
     frozenset({"pending", "queued", "recovering", "cancelling"}),  # jobs that wait, and say why
+    frozenset(map(str, TERMINAL_RUN)),
     frozenset({"active", "queued"}),  # of a concurrency group
     frozenset({"active", "queued", "completed", "cancelled"}),  # all of one
 }

@@ -34,6 +34,8 @@ class Job(Struct, frozen=True):
     retry_on_infra: Retry | None = None
     grace_ms: int = 30_000
     cancel_force: bool = False
+    timed_out: str | None = None
+    """Set: it is stopped for taking too long, and ends as failed with this sentence."""
     base_job_name: str = ""
     position: int = 0
     needs_satisfied: bool = True
@@ -42,8 +44,6 @@ class Job(Struct, frozen=True):
     wave_max_parallel: int | None = None
     wave_fail_fast: bool = False
     """Both of a fan-out: see `engine.fan_out`."""
-    timed_out: str | None = None
-    """Set: it is stopped for taking too long, and ends as failed with this sentence."""
 
     @property
     def ended(self) -> bool:
