@@ -316,6 +316,28 @@ async def test_the_slot_of_a_run_counts_for_its_jobs_that_name_the_same_group(ri
     assert await waiting.statuses() == {"a": "queued"}
 
 
+async def test_a_run_that_is_cancelled_while_its_job_waits_leaves_the_line(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=QUEUE))
+    second = await rig.make(job("deploy", concurrency=QUEUE), job("always", needs=[LockNeed("deploy", ("cancelled",))]))
+    third = await rig.make(job("deploy", concurrency=QUEUE))
+    result = await rig.cancel(second)
+    assert (result.status, result.cancelled_jobs) == ("cancelled", 2)
+    assert [run for run, _, _ in await slots(rig)] == [first.run_id, third.run_id]
+    await rig.cancel(first)
+    assert await third.statuses() == {"deploy": "queued"}
+
+
+async def test_a_job_whose_agent_is_silent_keeps_its_slot_until_it_is_known_what_became_of_it(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=CANCEL))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await agent_sessions.fall_silent(db, rig.limits, rig.sessions["agent-1"].id, heard_s=20)
+    second = await rig.make(job("deploy", concurrency=CANCEL))
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelling"}, {"deploy": "pending"})
+    await leave(rig)
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelled"}, {"deploy": "queued"})
+
+
 async def test_a_gated_child_joins_the_group_only_with_a_place_in_the_window(rig: Rig) -> None:
     gpu = LockConcurrency("gpu", max=2, pending="queue")
     made = await rig.make(job("test", matrix={"v": ("1", "2", "3", "4")}, max_parallel=3, concurrency=gpu))
