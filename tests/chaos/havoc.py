@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 
 from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
-from tests.chaos.cluster import Cluster, Coordinator, Process
+from tests.chaos.cluster import Cluster
+from tests.support.processes import Coordinator, Process
 
 WEIGHTS = {
     "agent": 60,

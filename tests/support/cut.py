@@ -11,7 +11,8 @@ class Cable:
     """`async with Cable(port) as cable`: connect to `cable.port` instead of `port`."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
+        """Of connections that are made from now on: another coordinator, after the one behind it has died."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
@@ -46,14 +47,19 @@ class Cable:
         task = asyncio.current_task()
         assert task
         self._tasks.add(task)
+        writers = [writer]
         try:
             await self._whole.wait()
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, there_writer))
-                group.create_task(self._pump(there_reader, writer))
+            with contextlib.suppress(ConnectionError):
+                there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
+                writers.append(there_writer)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pump(reader, there_writer))
+                    group.create_task(self._pump(there_reader, writer))
         finally:
             self._tasks.discard(task)
+            for one in writers:
+                one.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
