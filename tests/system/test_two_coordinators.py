@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kici.wire.agent import Ack, Dispatch, HeartbeatAck, StepStatusChanged
+from kici.wire.agent import Ack, AttemptRef, Dispatch, HeartbeatAck, StepStatusChanged
 from tests.support import replicas
 from tests.support.cut import Cable
 from tests.support.fake_agent import FakeAgent, agents
@@ -195,7 +195,8 @@ async def test_a_coordinator_that_slept_past_its_lease_acknowledges_nothing_unti
         async with db.transaction():
             await db.execute("select from coordinators where instance = $1 for update", instance)
             beat = await agent.beat()
-            told = await agent.send(StepStatusChanged(dispatch.job_id, 1, 0, "run", "running", now_ms()))
+            step = StepStatusChanged(dispatch.job_id, 1, 0, "run", "running", now_ms())
+            told = await agent.send(step)
             first.thaw()
 
             async def tried_to_renew() -> bool | None:
@@ -204,8 +205,10 @@ async def test_a_coordinator_that_slept_past_its_lease_acknowledges_nothing_unti
             await two.until(tried_to_renew, "two tries to renew the lease", 20)
             assert agent.all(Ack) == []
             assert HeartbeatAck(beat) not in agent.got
-        await agent.heartbeat()
-        assert await agent.answer_to(told) == ""
+        await first.ready(two.http)
+        await agent.drop()  # as an agent does whose heartbeats are not answered
+        await agent.connect([AttemptRef(dispatch.job_id, 1)])
+        assert await agent.tell(step, seq=told) == ""
         await two.job(run_id, "gated", "running")
         assert await agent.end(dispatch) == ""
         assert (await two.ended(run_id))["status"] == "success"
