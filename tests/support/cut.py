@@ -16,6 +16,7 @@ class Cable:
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -39,6 +40,7 @@ class Cable:
     ) -> None:
         assert self._server
         self._server.close()
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -56,6 +58,9 @@ class Cable:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._pump(reader, there_writer))
                     group.create_task(self._pump(there_reader, writer))
+        except asyncio.CancelledError:
+            if not self._closed:  # asyncio's streams report a handler that was cancelled as an error
+                raise
         finally:
             self._tasks.discard(task)
             for one in writers:
