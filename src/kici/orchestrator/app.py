@@ -112,6 +112,9 @@ async def serve(settings: Settings) -> None:
             url, settings.database_pool_size, pooler=direct_url != url, idle_s=settings.coordinator_lease_s
         )
         ends.callback(pool.terminate)
+        # Leases are renewed however busy the others are: without one, nothing may be acknowledged.
+        lease_pool = await database.create_pool(url, 2, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
+        ends.callback(lease_pool.terminate)
 
         # ── what the parts share
         poll = timedelta(seconds=settings.poll_s)
@@ -124,7 +127,7 @@ async def serve(settings: Settings) -> None:
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
         sources = Sources(pool, secrets)
-        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
+        lease = CoordinatorLease(lease_pool, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
         await sources.load()
@@ -255,7 +258,7 @@ async def serve(settings: Settings) -> None:
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
                         SweepUploads(objects, sweep_uploads.Settings()),
-                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                        Leader(lease_pool, "maintenance", instance, led, ttl=ttl),
                     ],
                 ),
                 Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),
