@@ -44,6 +44,7 @@ async def test_while_every_connection_is_busy_requests_are_refused_with_a_senten
         ):
             made = await make_run(pool, [job("build")])
             paths = ["/api/v1/admin/runs", f"/api/v1/admin/runs/{made.run_id}", "/api/v1/admin/event-log"]
+            paths.append(f"{paths[1]}/jobs/{made['build']}/steps/0/logs")
             async with all_taken(pool, 4), asyncio.timeout(10):
                 for answer in await asyncio.gather(*(client.get(path) for path in paths * 5)):
                     assert answer.status_code == 503, answer.text
