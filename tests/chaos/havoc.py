@@ -24,6 +24,8 @@ WEIGHTS = {
     "agents at once": 4,
 }
 """Each kind comes once before chance decides."""
+COMES_BACK_S = 90
+"""Whatever was killed serves again by then."""
 
 
 class Havoc:
@@ -31,8 +33,9 @@ class Havoc:
 
     def __init__(self, cluster: Cluster, seed: int, *, pause_s: tuple[float, float] = (0.3, 1.6)) -> None:
         self.done: Counter[str] = Counter()
-        self.longest_outage_s = 0.0
-        """From a kill of a coordinator or of PostgreSQL until both coordinators were ready again."""
+        self.longest_outage = (0.0, "")
+        """Seconds from a kill of a coordinator or of PostgreSQL until all that are not away on purpose were ready, and
+        what the kill was."""
         self.failures: list[str] = []
         self._cluster = cluster
         self._dice = random.Random(seed)
@@ -82,7 +85,7 @@ class Havoc:
             await asyncio.sleep(away_s)
             await victim.start()
             if isinstance(victim, Coordinator):
-                await self._serving_again(killed)
+                await self._serving_again(killed, f"{victim.name} away for {away_s:.1f} s")
 
         self._later(back())
         return True
@@ -97,7 +100,7 @@ class Havoc:
         async def back() -> None:
             await asyncio.sleep(away_s)
             victim.thaw()
-            await self._serving_again(frozen)
+            await self._serving_again(frozen, "coordinator frozen")
 
         self._later(back())
         return True
@@ -116,16 +119,20 @@ class Havoc:
                 os.kill(server.pid, number)
                 await asyncio.sleep(away_s)
                 await _started(server.start)
-                await self._serving_again(killed)
+                await self._serving_again(killed, f"PostgreSQL away for {away_s:.1f} s")
 
         self._later(away())
         return True
 
-    async def _serving_again(self, since: float) -> None:
-        for coordinator in self._cluster.coordinators:
-            if coordinator.alive and not coordinator.frozen:
-                await coordinator.ready(self._cluster.http)
-        self.longest_outage_s = max(self.longest_outage_s, time.monotonic() - since)
+    async def _serving_again(self, since: float, what: str) -> None:
+        http = self._cluster.http
+        async with asyncio.timeout(COMES_BACK_S):
+            for one in self._cluster.coordinators:
+                await one.revive()
+                while one.alive and not one.frozen and not await one.is_ready(http):
+                    await asyncio.sleep(0.05)
+                    await one.revive()
+        self.longest_outage = max(self.longest_outage, (time.monotonic() - since, what))
 
     def _later(self, back: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(back)

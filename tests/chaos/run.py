@@ -46,7 +46,9 @@ class Figures(Struct, frozen=True):
     answers: Mapping[str, int]
     """Of deliveries: status or error → how often."""
     took_s: float
-    longest_outage_s: float
+    longest_outage: tuple[float, str]
+    revivals: int
+    """How often a coordinator gave up at its start, and was started again."""
     longest_recovery_s: float
     violations: list[str]
 
@@ -56,7 +58,8 @@ class Figures(Struct, frozen=True):
             f"{self.jobs} jobs of {self.pushes} pushes took {self.attempts} attempts, of which {self.begun} began user"
             f" code and {self.killed_by_silence} were killed by their agents at the deadline",
             "deliveries: " + ", ".join(f"{count} × {answer}" for answer, count in sorted(self.answers.items())),
-            f"{self.took_s:.1f} s, {self.jobs / self.took_s:.1f} jobs/s; longest outage {self.longest_outage_s:.1f} s,"
+            f"{self.took_s:.1f} s, {self.jobs / self.took_s:.1f} jobs/s; longest outage {self.longest_outage[0]:.1f} s"
+            f" ({self.longest_outage[1]}), {self.revivals} coordinators started once more,"
             f" longest time from a lost attempt to the next {self.longest_recovery_s:.1f} s",
             *(f"VIOLATION: {one}" for one in self.violations[:20]),
             f"violations: {len(self.violations)}",
@@ -113,7 +116,8 @@ async def _play(here: Cluster, plan: Plan, senders: Senders, havoc: Havoc) -> Fi
         kills=havoc.done,
         answers=senders.answers,
         took_s=took_s,
-        longest_outage_s=havoc.longest_outage_s,
+        longest_outage=havoc.longest_outage,
+        revivals=sum(one.revivals for one in here.coordinators),
         longest_recovery_s=journal.longest_recovery_s(ran),
         violations=problems,
     )

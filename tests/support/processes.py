@@ -25,6 +25,10 @@ class Process:
         self.deaths: dict[int, float] = {}
         """pid → when it was seen to be gone."""
         self.frozen = False
+        self.revivals = 0
+        """How often it was started again because it had ended by itself."""
+        self._killed = False
+        self._starting = asyncio.Lock()
         self._argv = argv
         self._env = env
         self._said = said
@@ -40,6 +44,7 @@ class Process:
         return self._process.pid
 
     async def start(self) -> None:
+        self._killed = False
         with self.log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv, env=self._env, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT
@@ -47,9 +52,17 @@ class Process:
         assert self._process.stdin
         self._process.stdin.write(self._said)
 
+    async def revive(self) -> None:
+        """Start it again if it has ended by itself, as whoever supervises it would."""
+        async with self._starting:
+            if not self.alive and not self._killed:
+                self.revivals += 1
+                await self.start()
+
     async def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal it and wait for its end."""
         assert self._process
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
         self.frozen = False
@@ -89,11 +102,14 @@ class Coordinator(Process):
 
     async def ready(self, http: httpx.AsyncClient, *, patience_s: float = 60) -> None:
         async with asyncio.timeout(patience_s):
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await http.get(f"{self.url}/ready", timeout=2)).status_code == 200:
-                        return
+            while not await self.is_ready(http):
                 await asyncio.sleep(0.05)
+
+    async def is_ready(self, http: httpx.AsyncClient) -> bool:
+        try:
+            return (await http.get(f"{self.url}/ready", timeout=2)).status_code == 200
+        except httpx.TransportError:
+            return False
 
 
 def environment() -> dict[str, str]:

@@ -45,7 +45,7 @@ class Replicas(Stack):
 
     def __init__(self, base: Path, database_url: str, forge_url: str, env: dict[str, str], count: int) -> None:
         super().__init__(base, {})
-        self.database_url = database_url
+        self._database_url = database_url
         self.remote = str(bare(base / "forge" / f"{REPO}.git"))
         self._clone_url = f"{forge_url}/{REPO}.git"
         admin = secrets.token_hex(32)
@@ -164,11 +164,14 @@ class Replicas(Stack):
 
     @contextlib.asynccontextmanager
     async def database(self) -> AsyncIterator[Connection[Record]]:
-        db = await asyncpg.connect(self.database_url, timeout=10)
+        db = await asyncpg.connect(self._database_url, timeout=10)
         try:
             yield db
         finally:
             db.terminate()
+
+    def database_url(self) -> str:
+        return self._database_url
 
     def said(self, coordinator: Process) -> str:
         return coordinator.log.read_text(errors="replace")

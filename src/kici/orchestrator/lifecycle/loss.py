@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.CANCEL, error=why))
+            ends.append(End(job_id, JobEvent.COMPLETE, error=why))
         elif delay is not None:
             again[job_id] = delay
         else:
