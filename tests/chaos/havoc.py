@@ -24,6 +24,9 @@ WEIGHTS = {
     "agents at once": 4,
 }
 """Each kind comes once before chance decides."""
+IN_RECOVERY = 0.25
+"""The chance that a coordinator or PostgreSQL is hurt although the last such blow is not over: on a slow machine nothing
+would ever serve."""
 COMES_BACK_S = 90
 """Whatever was killed serves again by then."""
 
@@ -40,6 +43,8 @@ class Havoc:
         self._cluster = cluster
         self._dice = random.Random(seed)
         self._pause = pause_s
+        self._outages: set[asyncio.Task[None]] = set()
+        """Blows to a coordinator or to PostgreSQL that are not over."""
         self._returns: set[asyncio.Task[None]] = set()
         self._postgres = asyncio.Lock()
 
@@ -50,6 +55,8 @@ class Havoc:
             while True:
                 await asyncio.sleep(self._dice.uniform(*self._pause))
                 kind = first.pop() if first else self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+                if self._outages and not kind.startswith("agent") and self._dice.random() > IN_RECOVERY:
+                    continue
                 if await self._do(kind):
                     self.done[kind] += 1
         finally:
@@ -87,7 +94,7 @@ class Havoc:
             if isinstance(victim, Coordinator):
                 await self._serving_again(killed, f"{victim.name} away for {away_s:.1f} s")
 
-        self._later(back())
+        self._later(back(), outage=isinstance(victim, Coordinator))
         return True
 
     def _freeze(self, victim: Coordinator) -> bool:
@@ -102,7 +109,7 @@ class Havoc:
             victim.thaw()
             await self._serving_again(frozen, "coordinator frozen")
 
-        self._later(back())
+        self._later(back(), outage=True)
         return True
 
     def _stop_postgres(self, number: signal.Signals) -> bool:
@@ -121,7 +128,7 @@ class Havoc:
                 await _started(server.start)
                 await self._serving_again(killed, f"PostgreSQL away for {away_s:.1f} s")
 
-        self._later(away())
+        self._later(away(), outage=True)
         return True
 
     async def _serving_again(self, since: float, what: str) -> None:
@@ -134,9 +141,12 @@ class Havoc:
                     await one.revive()
         self.longest_outage = max(self.longest_outage, (time.monotonic() - since, what))
 
-    def _later(self, back: Coroutine[None, None, None]) -> None:
+    def _later(self, back: Coroutine[None, None, None], *, outage: bool) -> None:
         task = asyncio.create_task(back)
         self._returns.add(task)
+        if outage:
+            self._outages.add(task)
+            task.add_done_callback(self._outages.discard)
         task.add_done_callback(self._returned)
 
     def _returned(self, task: asyncio.Task[None]) -> None:

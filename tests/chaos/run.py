@@ -19,7 +19,7 @@ from tests.chaos.work import jobs_per_push
 from tests.support.forge import Forge
 from tests.support.serving import serving
 
-QUIET_SHARE = 0.7
+QUIET_SHARE = 0.6
 """Of the time that is allowed: what has not ended by then is left in peace to end."""
 
 

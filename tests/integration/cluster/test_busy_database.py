@@ -75,8 +75,9 @@ async def test_while_every_connection_is_busy_agents_are_heard_and_their_words_w
 
 @pytest.mark.parametrize("kind", REFUSALS)
 async def test_a_transaction_that_is_refused_is_tried_again(database_url: str, kind: str) -> None:
-    """The first two writes of a job's row are refused, whoever makes them: claims, acceptances, ends."""
+    """The first two writes of a job's row are refused, of its acceptance and of its end."""
     async with coordinator.running(database_url) as here:
+        made = await make_run(here.pool, [job("build")])
         await here.pool.execute(
             f"""
             create sequence refused;
@@ -91,8 +92,6 @@ async def test_a_transaction_that_is_refused_is_tried_again(database_url: str, k
         agent = await here.agent()
         async with agents(agent):
             await agent.connect()
-            made = await make_run(here.pool, [job("build")])
-            here.notifier.send("kici_queue")
             build = await agent.expect(Dispatch)
             await here.pool.execute("alter sequence refused restart")
             assert await agent.begin(build) == ""
@@ -105,6 +104,7 @@ async def test_a_transaction_that_is_refused_is_tried_again(database_url: str, k
 @pytest.mark.parametrize("kind", REFUSALS)
 async def test_a_claim_that_is_refused_is_made_again(database_url: str, kind: str) -> None:
     async with coordinator.running(database_url) as here:
+        await make_run(here.pool, [job("build")])
         await here.pool.execute(
             f"""
             create sequence refused;
@@ -119,8 +119,6 @@ async def test_a_claim_that_is_refused_is_made_again(database_url: str, kind: st
         agent = await here.agent()
         async with agents(agent):
             await agent.connect()
-            await make_run(here.pool, [job("build")])
-            here.notifier.send("kici_queue")
             assert (await agent.expect(Dispatch)).attempt == 1
 
 
