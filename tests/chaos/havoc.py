@@ -25,8 +25,8 @@ WEIGHTS = {
 }
 """Each kind comes once before chance decides."""
 IN_RECOVERY = 0.25
-"""The chance that a coordinator or PostgreSQL is hurt although the last such blow is not over: on a slow machine nothing
-would ever serve."""
+"""The chance that a coordinator or PostgreSQL is struck although the last such blow is not over: with more, nothing
+would ever serve on a slow machine."""
 COMES_BACK_S = 90
 """Whatever was killed serves again by then."""
 
