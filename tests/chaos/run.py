@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncpg
 from msgspec import Struct
 
+from kici.orchestrator.store.database import is_away
 from tests.chaos import cluster, journal, verdict
 from tests.chaos.cluster import Cluster
 from tests.chaos.havoc import Havoc
@@ -126,7 +127,7 @@ async def _play(here: Cluster, plan: Plan, senders: Senders, havoc: Havoc) -> Fi
 async def _all_ended(here: Cluster, jobs: int) -> None:
     """Asked of the database itself, which may be away."""
     while True:
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        try:
             db = await asyncpg.connect(here.postgres.url, timeout=3)
             try:
                 done = "select count(*) from execution_jobs where status in ('success', 'failed', 'infra_lost')"
@@ -135,6 +136,9 @@ async def _all_ended(here: Cluster, jobs: int) -> None:
                 return
             finally:
                 db.terminate()
+        except Exception as error:
+            if not is_away(error):
+                raise
         await asyncio.sleep(0.2)
 
 
