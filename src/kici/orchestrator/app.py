@@ -116,10 +116,12 @@ async def serve(settings: Settings) -> None:
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
         connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
         pool = await connect(settings.database_pool_size)
-        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else;
+        # and leases are renewed however busy the others are, for without one nothing may be acknowledged.
         log_writing = await connect(1)
         log_reading = await connect(settings.database_log_pool_size)
-        for each in (pool, log_writing, log_reading):
+        renewing = await connect(2)
+        for each in (pool, log_writing, log_reading, renewing):
             ends.callback(each.terminate)
 
         # ── what the parts share
@@ -133,7 +135,7 @@ async def serve(settings: Settings) -> None:
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
         sources = Sources(pool, secrets)
-        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
+        lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
         await sources.load()
@@ -269,7 +271,7 @@ async def serve(settings: Settings) -> None:
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
                         SweepUploads(objects, sweep_uploads.Settings()),
-                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                        Leader(renewing, "maintenance", instance, led, ttl=ttl),
                     ],
                 ),
                 Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),
