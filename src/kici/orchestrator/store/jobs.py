@@ -205,7 +205,7 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
         """
         update execution_jobs j
            set status = e.status, completed_at = now(),
-               duration_ms = (extract(epoch from now() - j.started_at) * 1000)::int,
+               duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
                error_message = nullif(e.error, ''), outputs = coalesce(e.outputs, j.outputs),
                init_failure = coalesce(e.init_failure, j.init_failure),
                session_id = case when e.reported then j.session_id end,
