@@ -15,11 +15,12 @@ from typing import ClassVar
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import Struct
 
 from kici.engine.events import Event, EventType
 from kici.engine.lifecycle import JobStatus
+from kici.engine.lockfile import LockWorkflow
 from tests.integration.model import laws, messages
 from tests.integration.model.agents import ENDS, Agent, Ref
 from tests.integration.model.database import DEADLINES, EMPTY, Database
@@ -130,13 +131,15 @@ class Model(RuleBasedStateMachine):
     def large_volley(self, size: int, seed: int, kills: int) -> None:
         self._step(random.Random(seed), size, kills)
 
+    @initialize(some=st.lists(workflows(), min_size=2, max_size=4))
+    def first_pushes(self, some: list[LockWorkflow]) -> None:
+        for workflow in some:
+            self._push(workflow, REPOSITORIES[0])
+
     @rule(workflow=workflows(), repo=st.sampled_from(REPOSITORIES))
-    def push(self, workflow: object, repo: str) -> None:
-        """Somebody pushes: the delivery goes out with the next volleys."""
+    def another_push(self, workflow: LockWorkflow, repo: str) -> None:
         if len([run for run in self._seen.runs.values() if not run.ended]) < OPEN_RUNS:
-            event = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo)
-            delivered = messages.Delivered(workflow, event)  # type: ignore[arg-type]
-            self._bodies[f"delivery-{next(self._numbers)}"] = msgspec.json.encode(delivered)
+            self._push(workflow, repo)
 
     @rule(what=st.sampled_from(DEADLINES))
     def a_deadline_passes(self, what: str) -> None:
@@ -163,6 +166,11 @@ class Model(RuleBasedStateMachine):
                 life.close()
         self._tally.examples += 1
         self._tally.runs += len(self._seen.runs)
+
+    def _push(self, workflow: LockWorkflow, repo: str) -> None:
+        """The delivery goes out with the next volleys."""
+        event = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo)
+        self._bodies[f"delivery-{next(self._numbers)}"] = msgspec.json.encode(messages.Delivered(workflow, event))
 
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -443,16 +451,13 @@ class Model(RuleBasedStateMachine):
 
     def _a_renewal(self) -> list[Asked]:
         """A coordinator whose lease has lapsed takes it anew, and hears its agents."""
-        lapsed = [life for life in self._lives if life.instance in self._lapsed]
-        self._lapsed -= {life.instance for life in lapsed}
-        return [
-            (life, body)
-            for life in lapsed
-            for body in (
-                messages.RenewLease(),
-                *(messages.BeHeard(agent.session) for agent in self._agents if agent.life is life),
-            )
-        ]
+        asked: list[Asked] = []
+        for life in self._lives:
+            if life.instance in self._lapsed:
+                self._lapsed.discard(life.instance)
+                asked.append((life, messages.RenewLease()))
+                asked += [(life, messages.BeHeard(agent.session)) for agent in self._agents if agent.life is life]
+        return asked
 
     def _a_sweep(self) -> list[Asked]:
         return [self._sweep(self._any_life(), self._choices.choice(sorted(SERVICES)))]
@@ -505,11 +510,9 @@ class Model(RuleBasedStateMachine):
 
     def _everything(self) -> list[Asked]:
         asked = self._a_renewal()
-        asked += [
-            (self._any_life(), messages.TakeIn(one, body))
-            for one, body in self._bodies.items()
-            if one not in self._ledger.deliveries
-        ]
+        for delivery_id, body in self._bodies.items():
+            if delivery_id not in self._ledger.deliveries:
+                asked.append((self._any_life(), messages.TakeIn(delivery_id, body)))
         for agent in self._agents:
             if agent.life is None:
                 asked.append((self._any_life(), agent.hello()))
@@ -522,10 +525,7 @@ class Model(RuleBasedStateMachine):
         seen = self._seen
         for life in self._lives:
             here = tuple(agent.session for agent in self._agents if agent.life is life)
-            if (
-                any(delivery.status == "received" for delivery in seen.deliveries.values())
-                or self._bodies.keys() - seen.deliveries.keys()
-            ):
+            if len(seen.runs) < len(self._bodies):
                 asked.append((life, messages.WorkEvents()))
             if here and any(job.status is JobStatus.CANCELLING for job in seen.jobs.values()):
                 asked.append((life, messages.AskStops(here)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import sys
 
@@ -17,22 +16,29 @@ from tests.integration.model import life
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    # Nobody waits for a life: the kernel reaps it, and its socket tells of its end.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 65_536, 1)
+        _reap()
         if not message:
             return
         pid = os.fork()
         if pid == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             control.close()
             life.live(socket.socket(fileno=descriptors[0]), message)
             os._exit(0)
         os.close(descriptors[0])
         control.sendall(pid.to_bytes(8, "big"))
+
+
+def _reap() -> None:
+    """Nobody waits for a life: its socket tells of its end."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
 
 
 if __name__ == "__main__":
