@@ -58,6 +58,7 @@ class Coordinator:
         limits: Limits,
         agent_settings: AgentSettings,
         ttl: timedelta = TTL,
+        log_pool: Pool[Record] | None = None,
     ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
         self.pool = pool
@@ -71,7 +72,7 @@ class Coordinator:
         self.statuses = StatusWriter(
             pool, self.notifier, limits, hold=lambda db: sessions.hold_lease(db, self.instance)
         )
-        self.logs = LogWriter(pool, self.notifier)
+        self.logs = LogWriter(log_pool or pool, self.notifier)
         self.access = Access(pool)
         self.login_error: Exception | None = None
         """Raised when a job's credentials are asked for."""
@@ -160,9 +161,10 @@ async def running(
     dispatching: bool = True,
     leading: bool = False,
     ttl: timedelta = TTL,
+    pool_size: int = 10,
 ) -> AsyncIterator[Coordinator]:
-    pool = await create_pool(database_url, 10)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl)
+    pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
@@ -195,3 +197,4 @@ async def running(
                 await asyncio.wait([life])
             await one.lease.leave()
             pool.terminate()
+            log_pool.terminate()

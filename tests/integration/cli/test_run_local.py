@@ -15,47 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import example
+
 SOURCE = Path(__file__).parents[3] / "src"
-EXAMPLE = """
-from dataclasses import dataclass
-from kici import Ctx, job, pr, push, step, workflow
-
-@job(runs_on="linux")
-async def lint(ctx: Ctx) -> None:
-    await ctx.sh("ruff check .")
-
-@dataclass
-class Wheel:
-    version: str
-    path: str
-
-@step(timeout="5m", retry=2)
-async def build_wheel(ctx: Ctx) -> Wheel:
-    version = await ctx.sh("git describe --tags").text()
-    await ctx.sh("uv build --out-dir dist")
-    return Wheel(version, f"dist/app-{version}.whl")
-
-@step
-async def upload(ctx: Ctx) -> None:
-    wheel = ctx.outputs(build_wheel)                 # typed: Wheel
-    await ctx.artifacts.upload(f"wheel-{ctx.matrix.python}", [wheel.path])
-
-build = job("build", runs_on="linux", needs=[lint], matrix={"python": ["3.11", "3.13"]},
-            steps=["uv sync --locked", build_wheel, upload])
-
-@job(runs_on="linux", needs=[build], environment="production",
-     concurrency="deploy-{branch}", timeout="20m")
-async def deploy(ctx: Ctx) -> None:
-    token = ctx.secrets["DEPLOY_TOKEN"]
-    await ctx.sh("./deploy.sh --ref {ref}", ref=ctx.git.ref, env={"TOKEN": token})
-
-ci = workflow("ci", on=[push(branches="main"), pr(paths=["src/**", "!**/*.md"])],
-              jobs=[lint, build, deploy])
-"""
-TOOLS = {
-    "ruff": 'echo "ruff $*"',
-    "uv": 'echo "uv $*"; [ "$1" != build ] || { mkdir -p dist; echo wheel > dist/app-$(git describe --tags).whl; }',
-}
 
 
 class Repository:
@@ -119,18 +81,15 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Iterator[Repository]:
-    for name in ("app", "home", "tmp", "tools"):
+    for name in ("app", "home", "tmp"):
         (tmp_path / name).mkdir()
-    for name, body in TOOLS.items():
-        (tmp_path / "tools" / name).write_text(f"#!/bin/bash\nset -eu\n{body}\n")
-        (tmp_path / "tools" / name).chmod(0o755)
-    found = Repository(tmp_path / "app", tmp_path / "tools")
+    found = Repository(tmp_path / "app", example.TOOLS)
     yield found
     assert found.left_over == []
 
 
 def test_the_example_of_the_documentation_runs(repository: Repository) -> None:
-    repository.write(".kici/workflows/ci.py", EXAMPLE)
+    repository.write(".kici/workflows/ci.py", example.WORKFLOW)
     repository.write("deploy.sh", '#!/bin/sh\necho "deploy $* with $TOKEN"\n', mode=0o755)
     repository.write(".kici/.secrets", "[production]\nDEPLOY_TOKEN=hunter2-secret\n")
     repository.commit()

@@ -1,43 +1,62 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kici.engine.fan_out import FINE, halted_by, places
+from kici.engine.fan_out import Child, halted_because, halts, through
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
 
-OPEN = sorted(set(JobStatus) - TERMINAL_JOB)
+S = JobStatus
 
 
-def test_without_a_limit_all_have_a_place() -> None:
-    assert places([JobStatus.RUNNING] * 100, None) is None
+def children(*statuses: JobStatus, gated: frozenset[int] = frozenset()) -> list[Child]:
+    return [Child(str(at), at, status, gated=at in gated) for at, status in enumerate(statuses)]
 
 
-def test_what_is_under_way_takes_a_place_and_what_has_ended_gives_it_back() -> None:
-    assert places([], 2) == 2
-    assert places([JobStatus.QUEUED, JobStatus.SUCCESS, JobStatus.FAILED], 2) == 1
-    assert places([JobStatus.RECOVERING, JobStatus.CANCELLING], 2) == 0
+def test_the_lowest_positions_get_the_places() -> None:
+    all_new = children(S.PENDING, S.PENDING, S.PENDING)
+    assert through(all_new, {"2", "1", "0"}, 2) == ("0", "1")
 
 
-def test_a_limit_that_was_passed_gives_no_place() -> None:
-    assert places([JobStatus.RUNNING] * 3, 2) == 0
+@pytest.mark.parametrize("status", [S.QUEUED, S.RUNNING, S.RECOVERING, S.CANCELLING, S.PENDING])
+def test_a_child_keeps_its_place_until_it_has_ended(status: JobStatus) -> None:
+    assert through(children(status, S.PENDING, gated=frozenset({1})), {"1"}, 1) == ()
 
 
-@given(st.lists(st.sampled_from(JobStatus)), st.integers(1, 5))
-def test_whoever_takes_the_places_never_passes_the_limit(others: list[JobStatus], limit: int) -> None:
-    under_way = sum(status in OPEN for status in others)
-    free = places(others, limit)
-    assert free is not None
-    assert free >= 0
-    assert free == 0 or under_way + free == limit
+@pytest.mark.parametrize("status", sorted(TERMINAL_JOB))
+def test_an_ended_child_leaves_its_place_however_it_ended(status: JobStatus) -> None:
+    assert through(children(status, S.PENDING, gated=frozenset({1})), {"1"}, 1) == ("1",)
 
 
-def test_the_first_that_did_not_succeed_is_named() -> None:
-    endings = {"a (1)": JobStatus.SUCCESS, "a (2)": JobStatus.FAILED, "a (3)": JobStatus.CANCELLED}
-    assert halted_by(endings) == "fan-out halted by fail_fast: a (2) failed"
-    assert halted_by({"a (1)": JobStatus.INFRA_LOST}) == "fan-out halted by fail_fast: a (1) ended as infra_lost"
+def test_a_child_whose_needs_are_not_met_takes_no_place() -> None:
+    assert through([Child("a", 0, S.PENDING, ready=False), Child("b", 1, S.PENDING)], {"b"}, 1) == ("b",)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.sampled_from(sorted(FINE))))
-def test_success_and_a_skip_halt_nobody(endings: dict[str, JobStatus]) -> None:
-    assert halted_by(endings) is None
+@pytest.mark.parametrize(
+    ("status", "halting"),
+    [
+        (S.SUCCESS, False),
+        (S.SKIPPED, False),
+        (S.FAILED, True),
+        (S.CANCELLED, True),
+        (S.INFRA_LOST, True),
+        (S.TIMED_OUT_STALE, True),
+    ],
+)
+def test_what_halts_a_fan_out(status: JobStatus, halting: bool) -> None:
+    assert halts(status) is halting
+
+
+def test_the_reason_names_the_child_that_failed() -> None:
+    assert halted_because("test (3.11)", S.FAILED) == "fan-out halted by fail_fast: test (3.11) failed"
+
+
+@given(st.lists(st.sampled_from([S.PENDING, S.RUNNING, S.SUCCESS]), max_size=12), st.integers(1, 4))
+def test_never_more_than_the_window_and_no_place_left_empty(statuses: list[JobStatus], max_parallel: int) -> None:
+    waiting = frozenset(at for at, status in enumerate(statuses) if status is S.PENDING)
+    known = children(*statuses, gated=waiting)
+    running = statuses.count(S.RUNNING)
+    got = through(known, {str(at) for at in waiting}, max_parallel)
+    assert len(got) == min(len(waiting), max(max_parallel - running, 0))
+    assert list(got) == [str(at) for at in sorted(waiting)][: len(got)]

@@ -72,6 +72,28 @@ def test_a_job_that_cannot_be_made_carries_its_problem() -> None:
     assert [need.upstream for need in after.needs] == ["none"]
 
 
+def test_the_group_of_a_run_is_expanded_from_the_event() -> None:
+    planned = plan(workflow(job("a"), concurrency=LockConcurrency("{workflow}-{branch}")), PUSH)
+    assert (planned.concurrency_group, planned.concurrency_problem) == ("ci-main", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("ci-{pr}", "this event has no pr"),
+        ("ci-{job}", "this event has no job"),
+        ("ci-{matrix.python}", "this event has no matrix.python"),
+        (" ", "an empty name"),
+        ("x" * 401, "has up to 400"),
+    ],
+)
+def test_a_run_whose_group_cannot_be_said_carries_the_sentence(template: str, sentence: str) -> None:
+    planned = plan(workflow(job("a"), concurrency=LockConcurrency(template)), PUSH)
+    assert planned.concurrency_group == ""
+    assert planned.concurrency_problem.startswith("the concurrency of workflow 'ci': template ")
+    assert sentence in planned.concurrency_problem
+
+
 def test_a_run_has_at_most_a_thousand_jobs() -> None:
     wide = {"a": tuple(map(str, range(256)))}
     assert (

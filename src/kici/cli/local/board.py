@@ -78,16 +78,17 @@ class Board:
         the way: what had its turn as cancelled, what waited for it as skipped."""
         found = {}
         for base, combinations in self._fan_outs.items():
-            ended = {one.name: one.status for one in combinations if one.status in lifecycle.TERMINAL_JOB}
-            reason = fan_out.halted_by(ended) if combinations[0].planned.job.fail_fast else None
-            for one in combinations if reason and base not in self._halted else ():
+            halting = next((one for one in combinations if fan_out.halts(one.status)), None)
+            if halting is None or base in self._halted or not halting.planned.job.fail_fast:
+                continue
+            self._halted.add(base)
+            reason = fan_out.halted_because(halting.name, halting.status)
+            for one in combinations:
                 if one.status is JobStatus.RUNNING:
-                    found[one.name] = reason or ""
+                    found[one.name] = reason
                 elif one.status not in lifecycle.TERMINAL_JOB:
                     queued = one.status is JobStatus.QUEUED
-                    one.end(JobStatus.CANCELLED if queued else JobStatus.SKIPPED, reason or "")
-            if reason:
-                self._halted.add(base)
+                    one.end(JobStatus.CANCELLED if queued else JobStatus.SKIPPED, reason)
         return found
 
     def needed(self, job: JobRecord) -> tuple[NeededJob, ...]:
@@ -124,8 +125,14 @@ class Board:
         return False
 
     def _has_turn(self, job: JobRecord) -> bool:
-        others = (one.status for one in self._fan_outs[job.planned.job.name] if one.status is not JobStatus.PENDING)
-        return fan_out.places(others, job.planned.job.max_parallel) != 0
+        limit = job.planned.job.max_parallel
+        if limit is None:
+            return True
+        children = [
+            fan_out.Child(one.name, one.planned.position, one.status, gated=one.status is JobStatus.PENDING)
+            for one in self._fan_outs[job.planned.job.name]
+        ]
+        return job.name in fan_out.through(children, [job.name], limit)
 
 
 def _with_needs(plan: Plan, only: Collection[str]) -> set[str]:

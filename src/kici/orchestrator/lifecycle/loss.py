@@ -80,6 +80,21 @@ async def give_up(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     await end(db, locked, [End(job_id, JobEvent.GIVE_UP, error=why) for job_id, why in lost.items()])
 
 
+async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
+    """These attempts (job → why) may still run for a while, and their agent may never report again."""
+    claimed = {job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.QUEUED}
+    running = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.RUNNING]
+    await fall_silent(db, locked, running, heard_s=0)
+    cancelled = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.CANCELLING]
+    over = [
+        job_id
+        for job_id in lost
+        if locked.jobs[job_id].status is JobStatus.RECOVERING and not _starts_by_itself(locked, job_id)
+    ]
+    await settle(db, locked, {job_id: lost[job_id] for job_id in (*claimed, *cancelled)})
+    await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
+
+
 def _given_up(job: Job, why: str, *, attempts: int) -> End:
     if job.status is JobStatus.QUEUED:
         return End(job.job_id, JobEvent.FAIL, error=f"{why}; that was attempt {attempts}, the last one")
