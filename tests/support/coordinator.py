@@ -34,10 +34,13 @@ from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.maintenance import sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.store import lease, sessions, tokens
 from kici.orchestrator.store.database import create_pool
@@ -121,7 +124,10 @@ class Coordinator:
         """The sweepers, at a quick pace."""
         quick = sweeper.Settings(interval=timedelta(seconds=0.1), lease=self._ttl)
         parts = (self.pool, held, self.notifier, self.limits, quick)
-        sweepers = (EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue)
+        sweepers = (
+            *(EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue),
+            *(CancelOverdueRuns, StopOverdueJobs, RepairConcurrency),
+        )
         return [sweeping(*parts, instance=self.instance) for sweeping in sweepers]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:

@@ -25,6 +25,7 @@ from kici.orchestrator.api import (
     agent_tokens,
     agents,
     artifacts,
+    concurrency,
     event_log,
     git,
     job_context,
@@ -57,6 +58,7 @@ from kici.orchestrator.intake.endpoint import Endpoint
 from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
+from kici.orchestrator.lifecycle.group_repair import release_by_hand
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
@@ -67,11 +69,14 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, sweeper
+from kici.orchestrator.maintenance import end_stale_waits, repair_concurrency, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.objects.obstore_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
@@ -214,6 +219,9 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
+                CancelOverdueRuns(*parts, sweeping, instance=instance),
+                StopOverdueJobs(*parts, sweeping, instance=instance),
+                RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
@@ -231,6 +239,7 @@ async def serve(settings: Settings) -> None:
             *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
             *queue.routes(pool, access, explain=explain),
+            *concurrency.routes(pool, access, notifier, release=partial(release_by_hand, limits=limits)),
             *agents.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),

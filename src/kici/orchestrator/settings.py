@@ -99,6 +99,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     queue_timeout_ms: int = 3_600_000
     """0 = never."""
+    job_timeout_ms: int = 21_600_000
+    """Of a job that has no timeout of its own; 0 = none."""
     poll_s: float = 5.0
     """Safety net beside the notifications."""
     webhook_inflight_bytes: int = 134_217_728

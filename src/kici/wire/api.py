@@ -326,6 +326,58 @@ class QueueList(Body, frozen=True):
     entries: list[QueueEntry]
 
 
+class ConcurrencySlot(Body, frozen=True):
+    """A run, or one job of it, that holds a slot or waits for one."""
+
+    run_id: str
+    workflow_name: str
+    repository: str
+    ref: str
+    state: str
+    """Status of the job, or of the run."""
+    max: int
+    """How many it lets hold a slot beside it, itself included."""
+    since: datetime
+    """It has held the slot, or waited."""
+    job_id: str | None = None
+    """Absent: the whole run."""
+    job_name: str | None = None
+
+
+class ConcurrencyGroup(Body, frozen=True):
+    scope: str
+    """`<routing key>::<repository>`, and of an untrusted pull request `…::pr-<number>`."""
+    group: str
+    holders: list[ConcurrencySlot]
+    waiters: list[ConcurrencySlot]
+    """In the order in which they get their turn."""
+
+
+class ConcurrencyList(Body, frozen=True):
+    groups: list[ConcurrencyGroup]
+
+
+class ConcurrencyRelease(Body, frozen=True, forbid_unknown_fields=True):
+    group: str
+    scope: str | None = None
+    """Needed only where the name is in use in several."""
+    run_id: str | None = None
+    """Of this run and its jobs only; absent = of all holders."""
+
+
+class ConcurrencyRef(Body, frozen=True):
+    run_id: str
+    job_id: str | None = None
+
+
+class ConcurrencyReleased(Body, frozen=True):
+    scope: str
+    group: str
+    released: list[ConcurrencyRef]
+    started: list[ConcurrencyRef]
+    """Who waited and holds a slot now."""
+
+
 class Health(Body, frozen=True):
     status: str
     timestamp: datetime

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.expiry import expire
 from kici.orchestrator.lifecycle.locked import lock_jobs
 from kici.orchestrator.lifecycle.loss import give_up
+from kici.orchestrator.store import concurrency
 from tests.integration.lifecycle.conftest import Rig
 from tests.support.locks import job
 from tests.support.runs import Made
@@ -345,3 +347,33 @@ async def test_runs_without_groups_lock_nothing_and_have_no_scope(rig: Rig) -> N
     async with rig.pool.acquire() as db, db.transaction():
         await lock_jobs(db, rig.limits, [made["a"]])
         assert await rig.pool.fetchval("select count(*) from pg_locks where locktype = 'advisory'") == 0
+
+
+async def test_an_end_waits_for_a_scope_that_is_locked_elsewhere_and_holds_up_nobody(rig: Rig) -> None:
+    first = await rig.make(job("a"), concurrency=ONE)
+    second = await rig.make(job("a"), concurrency=ONE)
+    other = await rig.make(job("a"))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await concurrency.lock_scopes(db, ["internal:local::local/demo"])
+        waiting = asyncio.create_task(rig.end(first["a"]))
+        assert await rig.end(other["a"]) == ""
+        assert await first.statuses() == {"a": "running"}
+        assert not waiting.done()
+    assert await waiting == ""
+    assert await second.statuses() == {"a": "queued"}
+
+
+async def test_a_batch_that_cannot_have_a_waiter_now_holds_up_nobody(rig: Rig) -> None:
+    first = await rig.make(job("a"), concurrency=ONE)
+    second = await rig.make(job("a"), concurrency=ONE)
+    other = await rig.make(job("a"))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await db.execute("select from execution_runs where run_id = $1 for update", second.run_id)
+        waiting = asyncio.create_task(rig.end(first["a"]))
+        async with asyncio.timeout(4):
+            assert await rig.end(other["a"]) == ""
+        assert await first.statuses() == {"a": "running"}
+    assert await waiting == ""
+    assert await second.statuses() == {"a": "queued"}

@@ -66,6 +66,7 @@ def dispatch(
         job_token=job_token,
         context=context(orders, claimed.attempt, place),
         kill_after_silence_s=limits.recovery_s if alone else None,
+        timeout_ms=orders.definition.timeout_ms or limits.job_timeout_ms,
     )
     if len(orchestrator_frames.encode(OrchestratorFrame(message))) > MAX_DISPATCH_BYTES:
         return replace(message, context=None)

@@ -35,7 +35,8 @@ async def accept(db: Db, locked: Locked, acceptances: Sequence[Acceptance]) -> d
         )
         taken.append(one)
     if taken:
-        await jobs.accept(db, taken)
+        limits = locked.limits
+        await jobs.accept(db, taken, timeout_ms=limits.job_timeout_ms, margin_s=limits.timeout_margin_s)
         await queue.accept(db, [one.job_id for one in taken])
         later = [(one.job_id, one.attempt) for one in taken if one.attempt > 1]
         if later:

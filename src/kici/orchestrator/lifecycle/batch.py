@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
 from kici.orchestrator.lifecycle import accept, end, requeue, steps
+from kici.orchestrator.lifecycle.deadlines import ends_as
 from kici.orchestrator.lifecycle.frames import Busy, Item, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, lock_free_runs
@@ -193,7 +194,7 @@ class Batch:
             elif frame.status not in _EVENTS:
                 self.outcomes[item.number] = Refused(f"an agent cannot end a job as {frame.status!r}")
             elif job.ended:
-                same = job.status == frame.status
+                same = job.status == ends_as(job.timed_out, frame.status)
                 self.outcomes[item.number] = Taken() if same else Refused(f"the job has already ended as {job.status}")
             elif item.job_id in ends:
                 self.outcomes[item.number] = Busy()
@@ -241,7 +242,7 @@ def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
     early = {"scope": "job", "category": "preparation", "message": error, "jobName": job.job_name}
     return end.End(
         frame.job_id,
-        _EVENTS[JobStatus(frame.status)],
+        _EVENTS[JobStatus(ends_as(job.timed_out, frame.status))],
         error=error,
         outputs=storable.json(frame.outputs) if frame.outputs else None,
         init_failure=early if frame.failed_before_user_code else None,

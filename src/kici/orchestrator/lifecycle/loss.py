@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.COMPLETE, error=why))
+            ends.append(_stopped(job, why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -93,6 +93,12 @@ async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     ]
     await settle(db, locked, {job_id: lost[job_id] for job_id in (*claimed, *cancelled)})
     await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
+
+
+def _stopped(job: Job, why: str) -> End:
+    if job.timed_out:
+        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
+    return End(job.job_id, JobEvent.COMPLETE, error=why)
 
 
 def _given_up(job: Job, why: str, *, attempts: int) -> End:

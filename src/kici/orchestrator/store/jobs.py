@@ -34,6 +34,8 @@ class Job(Struct, frozen=True):
     retry_on_infra: Retry | None = None
     grace_ms: int = 30_000
     cancel_force: bool = False
+    timed_out: str | None = None
+    """Set: it is stopped for taking too long, and ends as failed with this sentence."""
     base_job_name: str = ""
     position: int = 0
     needs_satisfied: bool = True
@@ -56,6 +58,7 @@ class Definition(Struct, frozen=True, rename="camel"):
     priority: int = 0
     env: dict[str, str] = {}
     """Templates expanded."""
+    timeout_ms: int | None = None
 
 
 class Acceptance(Struct, frozen=True):
@@ -142,8 +145,8 @@ async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, Place]:
 
 _COLUMNS = """
   job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
-  coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position, needs_satisfied,
-  concurrency_group, wave_max_parallel, wave_fail_fast
+  timed_out, coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position,
+  needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast
 """
 
 
@@ -218,13 +221,20 @@ async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
     return {row["job_id"]: _job(row) for row in rows}
 
 
-async def accept(db: Db, accepted: Sequence[Acceptance]) -> None:
+async def accept(
+    db: Db, accepted: Sequence[Acceptance], *, timeout_ms: int | None = None, margin_s: float = 0.0
+) -> None:
+    """`timeout_ms` is for jobs that have none of their own; None = they have no deadline. `margin_s`: beyond timeout
+    and grace period, for their agents to stop them themselves."""
     await db.execute(
         """
         update execution_jobs j
            set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
                started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
-               recovery_deadline = null, report_deadline = null, error_message = null
+               recovery_deadline = null, report_deadline = null, error_message = null,
+               deadline = now() + make_interval(secs => $6 + (
+                 coalesce((j.definition ->> 'timeoutMs')::float8, $5::float8)
+                 + coalesce((j.definition ->> 'gracePeriodMs')::float8, 30000)) / 1000)
           from unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) as a (job_id, attempt, session_id, agent_id)
          where j.job_id = a.job_id
         """,
@@ -232,6 +242,8 @@ async def accept(db: Db, accepted: Sequence[Acceptance]) -> None:
         [one.attempt for one in accepted],
         [one.session_id for one in accepted],
         [one.agent_id for one in accepted],
+        timeout_ms,
+        margin_s,
     )
 
 
@@ -356,7 +368,7 @@ async def to_stop(db: Db, sessions: Collection[str]) -> list[Stop]:
     rows = await db.fetch(
         """
         select j.job_id, j.attempt, j.session_id, j.cancel_force as force,
-               coalesce(j.error_message, r.failure_reason, 'cancelled') as reason
+               coalesce(j.timed_out, j.error_message, r.failure_reason, 'cancelled') as reason
           from execution_jobs j join execution_runs r on r.run_id = j.run_id
          where j.session_id = any($1::uuid[]) and j.status = 'cancelling' and j.cancel_requested_at is not null
         """,
