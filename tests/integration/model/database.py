@@ -36,6 +36,7 @@ class Job(Struct, frozen=True):
     attempt: int
     session_id: str | None
     error: str
+    timed_out: bool
     steps: int
     recovery_due: bool
     report_due: bool
@@ -137,6 +138,15 @@ _EXPIRE = {
     "cancellations": """
         update execution_jobs set cancel_deadline = now() - interval '1 s' where cancel_deadline is not null
         """,
+    "runs": """
+        update execution_runs set deadline = now() - interval '1 s'
+         where deadline is not null and status in ('pending', 'running')
+        returning run_id::text as touched
+        """,
+    "jobs": """
+        update execution_jobs set deadline = now() - interval '1 s' where deadline is not null and status = 'running'
+        returning job_id::text as touched
+        """,
     "lost sessions": "update agent_sessions set lost_at = now() - interval '1 h' where lost_at is not null",
     "event claims": "update event_log set next_attempt_at = now() - interval '1 s' where status = 'received'",
     "the leader's lease": "update leases set expires_at = now() - interval '1 s'",
@@ -161,7 +171,7 @@ class Database:
         )
 
     def expire(self, what: str) -> set[str]:
-        """A deadline passes everywhere. Returns the jobs that waited too long, or the agents that were not heard."""
+        """A deadline passes everywhere. Returns runs and jobs that took too long, or agents that were not heard."""
         done = self._db.execute(_EXPIRE[what])
         return {row["touched"] for row in done.fetchall()} if done.description else set()
 
@@ -185,7 +195,8 @@ class Database:
             jobs = self._all(
                 """
                 select job_id::text, run_id::text, job_name, base_job_name, status, attempt, session_id::text,
-                       coalesce(error_message, '') as error, jsonb_array_length(definition -> 'steps') as steps,
+                       coalesce(error_message, '') as error, timed_out is not null as timed_out,
+                       jsonb_array_length(definition -> 'steps') as steps,
                        recovery_deadline is not null as recovery_due, report_deadline is not null as report_due,
                        cancel_deadline is not null as cancel_due, wave_max_parallel, wave_fail_fast, wave_gated,
                        concurrency_group

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from kici.engine.lifecycle import FAILED_JOB, ON_AGENT, TERMINAL_STEP, JobStatus, RunStatus, roll_up
 from kici.engine.needs import Skip, Start, decide
+from kici.orchestrator.lifecycle.concurrency import BY as BY_GROUP
+from kici.orchestrator.maintenance.cancel_overdue_runs import BY as BY_TIME
 from kici.wire.agent import JobAccepted, JobStatusChanged, StepStatusChanged
 from tests.integration.model.agents import Frame, Ref
 from tests.integration.model.database import Holder, Job, Snapshot
@@ -34,8 +36,8 @@ class Ledger:
         """Ends of attempts that an agent has sent, acknowledged or not."""
         self.cancelled: set[str] = set()
         """Runs that somebody has asked to cancel."""
-        self.waited_too_long: set[str] = set()
-        """Jobs that were in the queue when a wait expired."""
+        self.too_long: set[str] = set()
+        """Jobs and runs that ran, or waited in the queue, when their deadline passed."""
         self.dispatched: set[Ref] = set()
         self.passes = [0, 0]
         """Of dispatchers, between the last two moments: this time and the time before."""
@@ -136,7 +138,8 @@ def _what_is_acknowledged_is_stored(now: Snapshot, ledger: Ledger) -> Iterator[s
             yield f"acceptance {attempt} was acknowledged: {now.jobs[job_id]}"
     for job_id, (attempt, status) in ledger.ended.items():
         job = now.jobs[job_id]
-        if (job.attempt, job.status) != (attempt, status):
+        counts_as = "failed" if job.timed_out and status == "cancelled" else status
+        if (job.attempt, job.status) != (attempt, counts_as):
             yield f"attempt {attempt} ended as {status}, acknowledged: {job}"
     for key, status in ledger.steps.items():
         if now.steps.get(key) != status:
@@ -156,15 +159,16 @@ def _is_justified(now: Snapshot, job: Job, ledger: Ledger) -> bool:
     match job.status:
         case JobStatus.FAILED:
             born = job.attempt == 0 and any(words in job.error for words in ("not there yet", "cannot be"))
-            return born or "the last one" in job.error
+            return born or "the last one" in job.error or (job.timed_out and job.job_id in ledger.too_long)
         case JobStatus.CANCELLED:
             by_somebody = run.cancelled_by == "test" and run.run_id in ledger.cancelled
-            by_another = run.cancelled_by not in (None, "test")
-            return by_somebody or by_another or job.wave_fail_fast or job.concurrency_group is not None
+            by_time = run.cancelled_by == BY_TIME and run.run_id in ledger.too_long
+            by_another = run.cancelled_by == BY_GROUP
+            return by_somebody or by_time or by_another or job.wave_fail_fast or job.concurrency_group is not None
         case JobStatus.SKIPPED:
             return isinstance(_verdict(now, job), Skip) or (job.wave_fail_fast and _sibling_failed(now, job))
         case JobStatus.TIMED_OUT_STALE:
-            return job.job_id in ledger.waited_too_long
+            return job.job_id in ledger.too_long
         case JobStatus.INFRA_LOST:
             return job.attempt > 0
     return False

@@ -33,13 +33,16 @@ from kici.orchestrator.lifecycle import agent_sessions, frames
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.lifecycle.frames import SessionRef
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
-from kici.orchestrator.maintenance import sweeper
+from kici.orchestrator.maintenance import repair_concurrency, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.maintenance.sweeper import Sweeper
 from kici.orchestrator.pipeline import commit, new_runs, results
 from kici.orchestrator.pipeline.new_runs import LockPlace
@@ -58,10 +61,13 @@ ROUTING_KEY = "internal:local"
 TTL = timedelta(hours=1)
 """Of every lease: the test moves their ends into the past when it wants them to lapse."""
 SERVICES: dict[str, Callable[..., Sweeper[Any]]] = {
+    "cancel_overdue_runs": CancelOverdueRuns,
     "end_stale_waits": EndStaleWaits,
     "lose_sessions": LoseSessions,
+    "repair_concurrency": RepairConcurrency,
     "requeue_unacknowledged": RequeueUnacknowledged,
     "settle_overdue": SettleOverdue,
+    "stop_overdue_jobs": StopOverdueJobs,
 }
 # The server of the test is younger than any real lease: for a coordinator of this test an outage is over at once.
 SWEEPING = sweeper.Settings(lease=timedelta(milliseconds=1))
@@ -144,7 +150,7 @@ class Life:
                 self._pool, self._deaf, self._limits, hold=lambda db: sessions.hold_lease(db, self._instance)
             )
             self._events = EventWriter(self._pool)
-            self._runs = commit.Writer(self._pool, partial(settle_new_run, limits=self._limits))
+            self._runs = commit.Writer(self._pool, partial(settle_new_runs, limits=self._limits))
             self._dispatcher = Dispatcher(
                 self._pool,
                 self._agents,
@@ -286,7 +292,6 @@ class Life:
             workflow,
             Decision(workflow.name, matched=True, summary="push"),
             LockPlace(event.sha, "b" * 64),
-            queue_timeout_s=self._limits.queue_timeout_s,
         )
         return results.with_runs(results.ends("processed", repo=event.repo, ref=event.ref), [Planned(run, planned)])
 
@@ -333,7 +338,9 @@ class Life:
         if held is None:
             return messages.Unable("somebody else leads")
         service = SERVICES[name](self._pool, held, self._deaf, self._limits, SWEEPING, instance=self._instance)
-        await service.run_once()
+        done = await service.run_once()
+        if isinstance(done, repair_concurrency.Pass) and done.ended + done.idle:
+            return messages.Broken(f"a concurrency group had to be repaired: {done}")
         return messages.Done()
 
 

@@ -475,8 +475,8 @@ class Model(RuleBasedStateMachine):
         self._trace.append(f"time passes: {what}")
         self._tally.operations += 1
         touched = self._database.expire(what)
-        if what == "waits":
-            self._ledger.waited_too_long |= touched
+        if what in ("waits", "runs", "jobs"):
+            self._ledger.too_long |= touched
         if what == "recoveries":
             for agent in self._agents:
                 if agent.name in touched:

@@ -59,7 +59,8 @@ def _jobs(draw: st.DrawFn) -> tuple[LockJob, ...]:
                 fail_fast=fans and draw(st.booleans()),
                 retry_on_infra=draw(_retries),
                 environment="prod" if draw(st.integers(0, 19)) == 19 else None,
-                concurrency=draw(_groups) if draw(st.integers(0, 9)) == 9 else None,
+                concurrency=draw(_groups) if draw(st.integers(0, 5)) == 5 else None,
+                timeout_ms=60_000 if draw(st.booleans()) else None,
             )
         )
     return tuple(made)
@@ -68,4 +69,5 @@ def _jobs(draw: st.DrawFn) -> tuple[LockJob, ...]:
 @st.composite
 def workflows(draw: st.DrawFn) -> LockWorkflow:
     concurrency = draw(_groups) if draw(st.integers(0, 3)) == 3 else None
-    return workflow("ci", jobs=draw(_jobs()), concurrency=concurrency)
+    timeout_ms = 3_600_000 if draw(st.booleans()) else None
+    return workflow("ci", jobs=draw(_jobs()), concurrency=concurrency, timeout_ms=timeout_ms)
