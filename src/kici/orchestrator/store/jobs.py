@@ -257,7 +257,7 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
         """
         update execution_jobs j
            set status = e.status, completed_at = now(),
-               duration_ms = (extract(epoch from now() - j.started_at) * 1000)::int,
+               duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
                error_message = coalesce(nullif(e.error, ''),
                                         case when e.status = 'cancelled' then j.error_message end),
                outputs = coalesce(e.outputs, j.outputs),

@@ -92,7 +92,7 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                started_at = coalesce(excluded.started_at, s.started_at), completed_at = excluded.completed_at,
                duration_ms = coalesce(
                  excluded.duration_ms,
-                 (greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000)::int
+                 least(greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000, 2147483647)::int
                ),
                exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks
         returning s.id, s.job_id, s.attempt, s.step_index
@@ -152,7 +152,7 @@ async def settle(db: Db, settlements: Sequence[Settlement]) -> list[Settled]:
         update execution_steps s
            set status = case when was.status = 'running' then e.running else e.pending end,
                completed_at = now(),
-               duration_ms = (extract(epoch from now() - s.started_at) * 1000)::int,
+               duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
                error_message = case when was.status = 'running' then nullif(e.error, '') end
           from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[])
                  as e (job_id, attempt, running, pending, error)
