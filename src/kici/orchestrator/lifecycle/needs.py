@@ -52,4 +52,5 @@ async def _enqueue(db: Db, locked: Locked, job_ids: Collection[str]) -> None:
             for start in starts
         ],
     )
-    locked.wakes.queue = True
+    locked.wakes.new_rows = True
+    locked.wakes.queue |= any(start.definition.priority > 0 for start in starts)

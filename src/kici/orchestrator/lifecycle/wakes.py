@@ -16,6 +16,8 @@ class Wakes:
     def __init__(self) -> None:
         self.queue = False
         """Some job may be claimed now."""
+        self.new_rows = False
+        """The same of jobs at the end of their lanes, which are looked for at less cost."""
         self.runs: set[str] = set()
         """Runs in which something changed."""
         self.sessions: set[str] = set()
@@ -27,6 +29,8 @@ class Wakes:
         """To be called after the commit."""
         if self.queue:
             notifier.send(notify.QUEUE)
+        elif self.new_rows:
+            notifier.send(notify.QUEUE, notify.NEW_ROWS)
         for run_id in sorted(self.runs):
             notifier.send(notify.RUNS, run_id)
         for session_id in sorted(self.sessions):
