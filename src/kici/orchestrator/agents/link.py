@@ -12,6 +12,7 @@ from kici.wire.agent import (
     Dispatch,
     FromOrchestrator,
     HeartbeatAck,
+    LogWindow,
     OrchestratorFrame,
     orchestrator_frames,
 )
@@ -49,11 +50,11 @@ class SocketLink:
         self._heartbeat: int | None = None
         self._acked: list[int] = []
         self._refused: list[tuple[int, str]] = []
-        self._orders: deque[Dispatch | Cancel] = deque()
+        self._orders: deque[Dispatch | Cancel | LogWindow] = deque()
         self._closing: Closing | None = None
         self._woken = asyncio.Event()
 
-    def send(self, body: Dispatch | Cancel) -> None:
+    def send(self, body: Dispatch | Cancel | LogWindow) -> None:
         self._orders.append(body)
         self._woken.set()
 
