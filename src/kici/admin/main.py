@@ -14,6 +14,7 @@ from kici.program import LazyGroup, run
 
 _GROUPS = {
     "agent": ("kici.admin.commands.agent", "group", "Tokens that let agents connect."),
+    "queue": ("kici.admin.commands.queue", "group", "The queue: what waits and why, pauses, caps."),
     "source": ("kici.admin.commands.source", "group", "Senders of webhooks: GitHub and others."),
 }
 

@@ -220,5 +220,5 @@ def _nearest(lacking: Sequence[str], known: Collection[str]) -> str:
             continue
         near = get_close_matches(label, sorted(known), n=1, cutoff=0.6)
         if near:
-            return f"; did you mean {near[0]}?"
+            return f" (did you mean {near[0]}?)"
     return ""

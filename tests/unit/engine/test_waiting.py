@@ -16,7 +16,7 @@ def test_nobody_is_there() -> None:
 
 def test_a_label_that_nobody_has_is_named_with_the_nearest_one() -> None:
     sentence = for_agent(labels.requirement(["linux", "gpuu"]), [agent("a", "gpu")])
-    assert sentence == "no connected agent has the label gpuu; did you mean gpu?"
+    assert sentence == "no connected agent has the label gpuu (did you mean gpu?)"
 
 
 def test_labels_that_only_different_agents_have_name_the_closest_agent() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from kici.engine.labels import AUTOMATIC_PREFIXES, COMMON
 from kici.orchestrator.store.database import Db
 
 DAYS = 7
@@ -63,4 +64,6 @@ async def read(db: Db) -> frozenset[str]:
         DAYS,
         SESSIONS,
     )
-    return frozenset(row["label"] for row in rows)
+    found = frozenset(row["label"] for row in rows)
+    # Before the first agent nothing is known of the machines that will come.
+    return found if any(label.startswith(AUTOMATIC_PREFIXES) for label in found) else found | COMMON

@@ -75,7 +75,7 @@ async def open_label_sets(db: Db, known: Collection[int]) -> list[int]:
 
 
 async def open_lanes(
-    db: Db, label_set_ids: Collection[int], known: Mapping[Lane, float] | None = None
+    db: Db, label_set_ids: Collection[int], known: Mapping[Lane, float] | None = None, *, limit: int | None = None
 ) -> dict[Lane, float]:
     """Lanes of these label sets that have a free row → the bound from which on there is one.
 
@@ -110,7 +110,7 @@ async def open_lanes(
             ) fresh
         )
         select heads.label_set_id, heads.repository,
-               least(heads.sort_key, extract(epoch from now())::float8 - $5) as bound
+               least(heads.sort_key, extract(epoch from now())::float8 - $6) as bound
           from (
             select label_set_id, repository, sort_key from found where sort_key is not null
             union all
@@ -123,19 +123,21 @@ async def open_lanes(
                  order by q.sort_key limit 1
               ) head
           ) heads
+         limit $5
         """,
         sorted(label_set_ids),
         [lane.label_set_id for lane, _ in bounds],
         [lane.repository for lane, _ in bounds],
         [bound for _, bound in bounds],
+        limit,
         SLACK_S,
     )
     return {Lane(row["label_set_id"], row["repository"]): row["bound"] for row in rows}
 
 
-async def every_open_lane(db: Db) -> dict[Lane, float]:
+async def every_open_lane(db: Db, *, limit: int | None = None) -> dict[Lane, float]:
     """All lanes that have a free row, whoever may run it, with their bounds."""
-    return await open_lanes(db, await open_label_sets(db, ()))
+    return await open_lanes(db, await open_label_sets(db, ()), limit=limit)
 
 
 async def next_due_s(db: Db) -> float | None:
