@@ -46,8 +46,8 @@ async def test_a_label_that_nobody_has_is_told_with_the_nearest(here: Coordinato
         await agent.connect()
         made = await make_run(here.pool, [job("train", runs_on=("linux", "gpu-larg"))])
         assert await reasons(made) == {
-            "train": "no connected agent has the label gpu-larg (did you mean gpu-large?); nothing here could ever offer"
-            " the label gpu-larg: no agent of the last 7 days, no agent token and no scaler names it (did you mean"
+            "train": "no connected agent has the label gpu-larg (did you mean gpu-large?); nothing here could ever"
+            " offer the label gpu-larg: no agent of the last 7 days, no agent token and no scaler names it (did you mean"
             " gpu-large?)"
         }
 
@@ -100,9 +100,7 @@ async def test_a_job_between_two_attempts_says_when_the_next_starts(here: Coordi
         await agent.step(sent, "running")
         await agent.drop()
         await agent.connect()
-        assert re.fullmatch(
-            r"attempt 2 starts in \d+ s: agent box came back without it", (await reasons(made))["one"]
-        )
+        assert re.fullmatch(r"attempt 2 starts in \d+ s: agent box came back without it", (await reasons(made))["one"])
 
 
 async def test_a_rejected_job_waits_for_the_agents(here: Coordinator) -> None:

@@ -70,7 +70,7 @@ async def _depths(db: Db, wanted: Collection[Lane]) -> list[Depth]:
             select count(*) as rows from (
               select from dispatch_queue q
                where q.session_id is null and q.label_set_id = l.label_set_id and q.repository = l.repository
-               order by q.sort_key limit $3) some
+               order by q.sort_key limit $3) first
           ) counted
           left join lateral (
             select extract(epoch from now() - q.enqueued_at)::float8 as oldest_s from dispatch_queue q
@@ -96,7 +96,7 @@ async def _delayed(db: Db) -> int:
         """
         select count(*) from (
           select from dispatch_queue where session_id is null and attempt > 0 and not_before > now()
-           order by not_before limit $1) some
+           order by not_before limit $1) first
         """,
         COUNTED + 1,
     )
