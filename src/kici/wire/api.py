@@ -339,6 +339,8 @@ class QueueEntry(Body, frozen=True):
     repository: str
     reason: str
     """Why it waits, in words; empty when an agent runs it."""
+    expires_at: datetime | None = None
+    """None: it waits for ever."""
 
 
 class QueueList(Body, frozen=True):
@@ -395,6 +397,125 @@ class ConcurrencyReleased(Body, frozen=True):
     released: list[ConcurrencyRef]
     started: list[ConcurrencyRef]
     """Who waited and holds a slot now."""
+
+
+class QueueAnswer(Body, frozen=True):
+    """Of `GET /queue/{id}`: every column of the row but its token, in camelCase, and the reason."""
+
+    entry: dict[str, Any]
+
+
+class Explanation(Body, frozen=True):
+    """Of `GET /queue/{id}/explain`, for any job, waiting or not."""
+
+    job_id: str
+    run_id: str
+    workflow_name: str
+    job_name: str
+    status: str
+    waits: bool
+    reason: str
+
+
+class Explained(Body, frozen=True):
+    """What `kici runs explain --json` prints of a job."""
+
+    job_id: str
+    job_name: str
+    status: str
+    waits: bool
+    reason: str
+
+
+class QueuePause(Body, frozen=True):
+    scope: str
+    """`all`, `repository` or `label`"""
+    value: str
+    reason: str
+    created_by: str
+    created_at: datetime
+
+
+class QueuePauseList(Body, frozen=True):
+    pauses: list[QueuePause]
+
+
+class QueuePauseBody(Body, frozen=True):
+    """Body of `POST /queue/pause` and `/queue/resume`, which does not look at the reason."""
+
+    scope: str = "all"
+    value: str = ""
+    reason: str = ""
+
+
+class RepositoryCap(Body, frozen=True):
+    repository: str
+    max_running: int
+    created_by: str
+    created_at: datetime
+
+
+class RepositoryCapList(Body, frozen=True):
+    caps: list[RepositoryCap]
+    default_cap: int | None = None
+
+
+class RepositoryCapBody(Body, frozen=True):
+    """Body of `POST /queue/caps`."""
+
+    repository: str
+    max_running: int | None = None
+    """None: the default applies again."""
+
+
+class QueueLane(Body, frozen=True):
+    """What waits for the same labels in the same repository."""
+
+    repository: str
+    labels: list[str]
+    pending: int
+    more: bool
+    """There are more than were counted."""
+    oldest_seconds: int
+    has_agent: bool
+    """Some connected agent can serve it."""
+    paused: bool
+
+
+class QueueOfRepository(Body, frozen=True):
+    repository: str
+    pending: int
+    more: bool
+    running: int
+    """Sent to agents, accepted or not."""
+    cap: int | None
+    oldest_seconds: int
+
+
+class QueueOfLabelSet(Body, frozen=True):
+    labels: list[str]
+    pending: int
+    more: bool
+    oldest_seconds: int
+    has_agent: bool
+
+
+class QueueStats(Body, frozen=True):
+    pending: int
+    pending_is_estimate: bool
+    delayed: int
+    """Of the pending ones, those whose next attempt is not due yet."""
+    dispatched: int
+    """Sent to an agent that has not accepted them yet."""
+    running: int
+    oldest_seconds: int
+    lanes: list[QueueLane]
+    lanes_left_out: bool
+    repositories: list[QueueOfRepository]
+    label_sets: list[QueueOfLabelSet]
+    pauses: list[QueuePause]
+    caps: list[RepositoryCap]
+    default_cap: int | None = None
 
 
 class Health(Body, frozen=True):

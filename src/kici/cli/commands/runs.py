@@ -104,6 +104,40 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
 
 @runs.command()
 @click.argument("run")
+@click.argument("job", required=False)
+@json_option
+def explain(run: str, job: str | None, as_json: bool) -> None:
+    """Say why the jobs of a run wait, or JOB (a name, with or without matrix values): all reasons, in words."""
+    from kici.engine.waiting import not_waiting
+
+    with clients.configured() as client:
+        _, jobs = _whole(client, _run_id(client, run))
+    chosen = [one for one in jobs if job is None or job in (one.job_name, one.base_job_name)]
+    if not chosen and job is not None:
+        raise _no_job(job, (one.job_name for one in jobs))
+    told = [
+        api.Explained(
+            one.job_id,
+            one.job_name,
+            one.status,
+            one.waiting_reason is not None,
+            one.waiting_reason or not_waiting(one.status, one.agent_id, one.attempt, one.started_at, one.error_message),
+        )
+        for one in chosen
+    ]
+    if as_json:
+        _print_json({"jobs": told})
+        return
+    for one in told if job is not None else [one for one in told if one.waits]:
+        _echo(f"{one.job_name}  {one.status}")
+        for reason in one.reason.split("; "):
+            _echo(f"  {reason}")
+    if job is None and not any(one.waits for one in told):
+        click.echo("no job of this run waits")
+
+
+@runs.command()
+@click.argument("run")
 @click.option("--force", is_flag=True, help="Kill at once, without the grace period.")
 @json_option
 def cancel(run: str, force: bool, as_json: bool) -> None:

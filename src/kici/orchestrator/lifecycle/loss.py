@@ -70,7 +70,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     begun = {job_id: lost[job_id] for job_id in again if locked.jobs[job_id].status is not JobStatus.QUEUED}
     if begun:
         await steps.abandon(db, locked, begun)
-    await requeue(db, locked, again)
+    await requeue(db, locked, again, why=lost)
     if ends:
         await end(db, locked, ends)
 
