@@ -1,0 +1,160 @@
+"""Many agents in one process that speak the real protocol and do no work.
+
+`python -m tests.bench.light_agents URL TOKEN_FILE FIRST COUNT SLOTS` connects agents `FIRST` to `FIRST + COUNT - 1`
+and says so in a line. A job is accepted; once that is acknowledged its one step begins and ends, and the job with it.
+Every line that is read is answered by one that tells what happened since the last: `{"ended": …, "refused": …}`; the
+line `quit` ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from kici.wire.agent import (
+    Ack,
+    AgentFrame,
+    Dispatch,
+    FromAgent,
+    Heartbeat,
+    Hello,
+    JobAccepted,
+    JobStatusChanged,
+    StepStatusChanged,
+    Welcome,
+    agent_frames,
+    orchestrator_frames,
+)
+from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
+from tests.bench.light_socket import LightSocket, connect
+
+CONNECTING = 32
+"""At once."""
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.ended = 0
+        self.refused: list[str] = []
+
+
+class LightAgent:
+    """`hold`: begin jobs, and never end them."""
+
+    def __init__(self, name: str, token: str, slots: int, tally: Tally, *, hold: bool = False) -> None:
+        self.name = name
+        self._token = token
+        self._slots = slots
+        self._tally = tally
+        self._hold = hold
+        self._seq = 0
+        self._accepted: dict[int, Dispatch] = {}
+        self._ending: set[int] = set()
+        self._socket: LightSocket | None = None
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+
+    async def run(self, url: str, connected: asyncio.Event, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            self._socket = await connect(url, self._on_message)
+            hello = Hello(
+                agent_id=self.name,
+                boot_id=self.name,
+                token=self._token,
+                version="bench",
+                protocol_min=PROTOCOL_MIN,
+                protocol_max=PROTOCOL_MAX,
+                labels=("kici:os:linux",),
+                slots=self._slots,
+                clock_ms=_now_ms(),
+            )
+            self._say([(0, hello)])
+            welcome = await self._welcome
+        connected.set()
+        number = 0
+        while not self._socket.closed.done():
+            await asyncio.wait([self._socket.closed], timeout=welcome.heartbeat_s)
+            number += 1
+            if not self._socket.closed.done():
+                self._say([(0, Heartbeat(number))])
+        raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
+
+    def _say(self, frames: list[tuple[int, FromAgent]]) -> None:
+        assert self._socket
+        self._socket.send([agent_frames.encode(AgentFrame(seq, body)) for seq, body in frames])
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _on_message(self, data: memoryview) -> None:
+        body = orchestrator_frames.decode(data).body
+        match body:
+            case Dispatch():
+                seq = self._next()
+                self._accepted[seq] = body
+                self._say([(seq, JobAccepted(body.job_id, body.attempt))])
+            case Ack():
+                for seq in body.seqs:
+                    self._acknowledged(seq)
+                for _, reason in body.refused:
+                    self._tally.refused.append(reason)
+            case Welcome():
+                self._welcome.set_result(body)
+
+    def _acknowledged(self, seq: int) -> None:
+        job = self._accepted.pop(seq, None)
+        if job is not None:
+            if not self._hold:
+                self._work(job)
+        elif seq in self._ending:
+            self._ending.discard(seq)
+            self._tally.ended += 1
+
+    def _work(self, job: Dispatch) -> None:
+        now = _now_ms()
+        begun = StepStatusChanged(job.job_id, job.attempt, 0, "run", "running", now)
+        done = StepStatusChanged(job.job_id, job.attempt, 0, "run", "success", now, started_at_ms=now, exit_code=0)
+        end = self._next(), self._next(), self._next()
+        self._ending.add(end[2])
+        last = JobStatusChanged(job.job_id, job.attempt, "success", now)
+        self._say(list(zip(end, (begun, done, last), strict=True)))
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def main(url: str, token_file: str, first: int, count: int, slots: int, *, hold: bool) -> None:
+    token = Path(token_file).read_text().strip()
+    tally = Tally()
+    gate = asyncio.Semaphore(CONNECTING)
+    connected = [asyncio.Event() for _ in range(count)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                LightAgent(f"light-{first + place}", token, slots, tally, hold=hold).run(url, connected[place], gate)
+            )
+            for place in range(count)
+        ]
+        for one in connected:
+            await one.wait()
+        print("connected", flush=True)
+        lines = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        while (line := await lines.readline()) and line != b"quit\n":
+            print(json.dumps({"ended": tally.ended, "refused": tally.refused}), flush=True)
+            tally.ended, tally.refused = 0, []
+        for task in tasks:
+            task.cancel()
+
+
+if __name__ == "__main__":
+    address, file, *numbers = sys.argv[1:]
+    begin, many, each = (int(one) for one in numbers[:3])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(address, file, begin, many, each, hold="hold" in numbers))
