@@ -33,8 +33,9 @@ from kici.wire.agent import (
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
 from tests.bench.light_socket import LightSocket, connect
 
-CONNECTING = 32
+CONNECTING = 4
 """At once."""
+TRIES = 20
 
 
 class Tally:
@@ -60,6 +61,18 @@ class LightAgent:
 
     async def run(self, url: str, connected: asyncio.Event, gate: asyncio.Semaphore) -> None:
         async with gate:
+            self._socket, welcome = await self._connect(url)
+        connected.set()
+        number = 0
+        while not self._socket.closed.done():
+            await asyncio.wait([self._socket.closed], timeout=welcome.heartbeat_s)
+            number += 1
+            if not self._socket.closed.done():
+                self._say([(0, Heartbeat(number))])
+        raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
+
+    async def _connect(self, url: str) -> tuple[LightSocket, Welcome]:
+        for _ in range(TRIES):
             self._socket = await connect(url, self._on_message)
             hello = Hello(
                 agent_id=self.name,
@@ -73,15 +86,11 @@ class LightAgent:
                 clock_ms=_now_ms(),
             )
             self._say([(0, hello)])
-            welcome = await self._welcome
-        connected.set()
-        number = 0
-        while not self._socket.closed.done():
-            await asyncio.wait([self._socket.closed], timeout=welcome.heartbeat_s)
-            number += 1
-            if not self._socket.closed.done():
-                self._say([(0, Heartbeat(number))])
-        raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
+            await asyncio.wait([self._welcome, self._socket.closed], return_when=asyncio.FIRST_COMPLETED)
+            if self._welcome.done():
+                return self._socket, self._welcome.result()
+            await asyncio.sleep(0.2)
+        raise ConnectionError(f"{self.name} was not let in: {self._socket and self._socket.closed.result()}")
 
     def _say(self, frames: list[tuple[int, FromAgent]]) -> None:
         assert self._socket

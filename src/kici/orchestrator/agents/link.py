@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from prometheus_client import Counter
+
 from kici.wire.agent import (
     Ack,
     Cancel,
     Dispatch,
-    FromOrchestrator,
     HeartbeatAck,
     OrchestratorFrame,
     orchestrator_frames,
@@ -19,6 +20,10 @@ from kici.wire.close_codes import CloseCode
 
 SEND_S = 15.0
 """An agent that does not take a frame for so long is not listening."""
+
+ACKNOWLEDGED = Counter(
+    "kici_agent_acknowledgements_total", "Messages of agents that were acknowledged after their commit"
+)
 
 MAX_ACKS = 500
 """In one frame."""
@@ -49,12 +54,15 @@ class SocketLink:
         self._heartbeat: int | None = None
         self._acked: list[int] = []
         self._refused: list[tuple[int, str]] = []
-        self._orders: deque[Dispatch | Cancel] = deque()
+        self._orders: deque[bytes] = deque()
         self._closing: Closing | None = None
         self._woken = asyncio.Event()
 
     def send(self, body: Dispatch | Cancel) -> None:
-        self._orders.append(body)
+        self.send_encoded(orchestrator_frames.encode(OrchestratorFrame(body)))
+
+    def send_encoded(self, frame: bytes) -> None:
+        self._orders.append(frame)
         self._woken.set()
 
     def close(self, code: CloseCode, reason: str) -> None:
@@ -81,13 +89,19 @@ class SocketLink:
             self._woken.clear()
             if self._closing is not None:
                 raise self._closing
-            while (body := self._next()) is not None:
-                async with asyncio.timeout(SEND_S):
-                    await self._send_bytes(orchestrator_frames.encode(OrchestratorFrame(body)))
-                if isinstance(body, HeartbeatAck | Ack):
-                    self._on_acknowledged()
+            async with asyncio.timeout(SEND_S) as patience:
+                while True:
+                    answer = self._next_answer()
+                    if answer is not None:
+                        await self._send_bytes(orchestrator_frames.encode(OrchestratorFrame(answer)))
+                        self._on_acknowledged()
+                    elif self._orders:
+                        await self._send_bytes(self._orders.popleft())
+                    else:
+                        break
+                    patience.reschedule(asyncio.get_running_loop().time() + SEND_S)
 
-    def _next(self) -> FromOrchestrator | None:
+    def _next_answer(self) -> HeartbeatAck | Ack | None:
         """Acknowledgements wait while the lease does not hold: the agent sends again what they were for."""
         if self._heartbeat is not None:
             number, self._heartbeat = self._heartbeat, None
@@ -96,5 +110,6 @@ class SocketLink:
         if (self._acked or self._refused) and self._may_acknowledge():
             ack = Ack(tuple(self._acked[:MAX_ACKS]), tuple(self._refused[:MAX_ACKS]))
             del self._acked[:MAX_ACKS], self._refused[:MAX_ACKS]
+            ACKNOWLEDGED.inc(len(ack.seqs))
             return ack
-        return self._orders.popleft() if self._orders else None
+        return None

@@ -22,6 +22,9 @@ class Link(Protocol):
 
     def send(self, body: Dispatch | Cancel) -> None: ...
 
+    def send_encoded(self, frame: bytes) -> None:
+        """A frame as it goes over the wire."""
+
     def close(self, code: CloseCode, reason: str) -> None: ...
 
 
@@ -130,13 +133,14 @@ class Roster:
         agent.held[job_id] = Held(attempt)
         return True
 
-    def send(self, session_id: str, dispatch: Dispatch) -> bool:
+    def send(self, session_id: str, job_id: str, attempt: int, dispatch: bytes) -> bool:
+        """The encoded frame of a dispatch. False: the agent is gone."""
         agent = self._agents.get(session_id)
         if agent is None or agent.link is None:
             return False
-        held = agent.held.setdefault(dispatch.job_id, Held(dispatch.attempt))
+        held = agent.held.setdefault(job_id, Held(attempt))
         held.sent_at = self.clock()
-        agent.link.send(dispatch)
+        agent.link.send_encoded(dispatch)
         return True
 
     def release(self, session_id: str, job_id: str, attempt: int) -> None:

@@ -53,7 +53,17 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
             continue
         if not one.reported:
             locked.jobs[one.job_id] = replace(locked.jobs[one.job_id], session_id=None)
-        written.append(jobs.Ending(one.job_id, status, one.error, one.outputs, one.init_failure, reported=one.reported))
+        written.append(
+            jobs.Ending(
+                one.job_id,
+                status,
+                one.error,
+                one.outputs,
+                one.init_failure,
+                reported=one.reported,
+                user_code_began=locked.jobs[one.job_id].user_code_began,
+            )
+        )
     if written:
         ids = [one.job_id for one in written]
         await jobs.end(db, written)

@@ -28,6 +28,8 @@ class Locked:
         self.jobs: dict[str, Job] = {}
         self.queue: dict[str, QueueRow] = {}
         self.wakes = Wakes()
+        self.user_code_began: set[str] = set()
+        """Jobs of which that is noted above, and to be written unless they end in this transaction."""
 
     def move_job(self, job_id: str, event: JobEvent) -> JobStatus | Rejected:
         """Ask the engine, and note the new state. The caller writes it."""

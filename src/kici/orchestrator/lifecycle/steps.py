@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,7 +18,8 @@ from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.store import jobs, outbox, steps
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Job
-from kici.orchestrator.store.steps import Settlement, StepKey, StepWrite
+from kici.orchestrator.store.outbox import Put
+from kici.orchestrator.store.steps import Settled, Settlement, StepKey, StepWrite
 
 COMPACT_LOG = "compact_log"
 LATE_CHUNKS_S = 5.0
@@ -44,6 +44,8 @@ async def record(db: Db, locked: Locked, changes: Sequence[StepWrite]) -> list[s
 
     A late `running` never overwrites an end, and the same end told twice is taken twice.
     """
+    if not changes:
+        return []
     keys = {_key(change) for change in changes}
     states = await steps.states(db, keys)
     writes: dict[StepKey, StepWrite] = {}
@@ -63,6 +65,14 @@ async def record(db: Db, locked: Locked, changes: Sequence[StepWrite]) -> list[s
         writes[key] = _merged(writes.get(key), change)
     await _write(db, locked, writes)
     return answers
+
+
+async def note_user_code(db: Db, locked: Locked) -> None:
+    """Write down, of jobs that go on, that their user code has begun: what becomes of a lost attempt depends on it."""
+    begun = {job_id for job_id in locked.user_code_began if not locked.jobs[job_id].ended}
+    locked.user_code_began.clear()
+    if begun:
+        await jobs.user_code_began(db, begun)
 
 
 async def settle(db: Db, locked: Locked, ended: Iterable[Job], *, error: Mapping[str, str]) -> None:
@@ -121,25 +131,23 @@ async def _write(db: Db, locked: Locked, writes: Mapping[StepKey, StepWrite]) ->
         if write.step_index >= 0 or write.status is StepStatus.SUCCESS
         if not locked.jobs[write.job_id].user_code_began
     }
-    if began:
-        await jobs.user_code_began(db, began)
-        for job_id in began:
-            locked.jobs[job_id] = replace(locked.jobs[job_id], user_code_began=True)
+    for job_id in began:
+        locked.jobs[job_id] = replace(locked.jobs[job_id], user_code_began=True)
+    locked.user_code_began |= began
     ids = await steps.write(db, [writes[key] for key in sorted(writes)])
-    for key, write in writes.items():
-        locked.wakes.runs.add(write.run_id)
-        if write.status in TERMINAL_STEP:
-            await _compact(db, locked, ids[key], write, chunks=write.log_chunks)
+    locked.wakes.runs |= {write.run_id for write in writes.values()}
+    # A log without a chunk is closed by the write itself: see `steps.write`.
+    logs = [(key, write) for key, write in writes.items() if write.status in TERMINAL_STEP and write.log_chunks != 0]
+    await _compact(db, locked, [_compaction(ids[key], write, chunks=write.log_chunks) for key, write in logs])
 
 
 async def _settle(db: Db, locked: Locked, settlements: Collection[Settlement]) -> None:
-    for step in await steps.settle(db, list(settlements)):
-        await _compact(db, locked, step.id, step, chunks=None)
+    settled = await steps.settle(db, list(settlements))
+    await _compact(db, locked, [_compaction(step.id, step, chunks=None) for step in settled])
 
 
-async def _compact(db: Db, locked: Locked, step_id: str, step: Any, *, chunks: int | None) -> None:
-    await outbox.put(
-        db,
+def _compaction(step_id: str, step: StepWrite | Settled, *, chunks: int | None) -> Put:
+    return Put(
         COMPACT_LOG,
         step_id,
         dedupe_key=f"{COMPACT_LOG}:{step_id}",
@@ -152,4 +160,9 @@ async def _compact(db: Db, locked: Locked, step_id: str, step: Any, *, chunks: i
         },
         delay_s=0.0 if chunks is not None else LATE_CHUNKS_S,
     )
-    locked.wakes.outbox.add(COMPACT_LOG)
+
+
+async def _compact(db: Db, locked: Locked, puts: Sequence[Put]) -> None:
+    if puts:
+        await outbox.put_all(db, puts)
+        locked.wakes.outbox.add(COMPACT_LOG)

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -18,6 +18,7 @@ from kici.orchestrator.store.database import is_away, is_transient
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Told = TypeVar("Told", contravariant=True)
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +28,19 @@ TRIES = 4
 """Of a transaction that meets a deadlock or a serialization failure."""
 
 
+class Answer(Protocol[Told]):
+    """Who waits for an item. A future is one; what comes by the thousand is something lighter."""
+
+    def done(self) -> bool:
+        """Nobody waits any more: not yet begun, the item is not applied."""
+
+    def set_result(self, result: Told, /) -> None: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
 class GroupCommit(Generic[Item, Result]):
-    """Submitters wait for `submit`; `run` is the service that applies.
+    """Submitters wait for `submit`, or `put` and are told; `run` is the service that applies.
 
     Laws: every submitted item is answered once. It is answered with its result only after the `apply` that held it has
     returned, so after its commit. Items are applied in the order of arrival. An item that makes a batch fail is found
@@ -60,7 +72,7 @@ class GroupCommit(Generic[Item, Result]):
         self._size_of = size_of or (lambda item: 0)
         self._timeout = timeout_s
         self._room = asyncio.Semaphore(max_waiting or 10 * max_items)
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._waiting: deque[tuple[Item, Answer[Result]]] = deque()
         self._arrived = asyncio.Event()
         self._stopped = False
 
@@ -70,13 +82,21 @@ class GroupCommit(Generic[Item, Result]):
             if self._stopped:
                 raise Unavailable(STOPPING)
             answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            self._waiting.append((item, answer))
-            self._arrived.set()
+            self.put(item, answer)
             return await answer
+
+    def put(self, item: Item, answer: Answer[Result]) -> None:
+        """Have the item applied, without waiting for room: the caller bounds what is outstanding."""
+        if self._stopped:
+            answer.set_exception(Unavailable(STOPPING))
+            return
+        self._waiting.append((item, answer))
+        self._arrived.set()
 
     async def run(self) -> None:
         """Batch after batch until cancelled; then those who still wait get `Unavailable`."""
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._stopped = False
+        batch: list[tuple[Item, Answer[Result]]] = []
         try:
             while True:
                 await self._arrived.wait()
@@ -94,8 +114,8 @@ class GroupCommit(Generic[Item, Result]):
             self._stopped = True
             self._refuse(batch, STOPPING)
 
-    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+    def _take(self) -> list[tuple[Item, Answer[Result]]]:
+        batch: list[tuple[Item, Answer[Result]]] = []
         size = 0
         while self._waiting and len(batch) < self._max_items:
             item, answer = self._waiting[0]
@@ -107,7 +127,7 @@ class GroupCommit(Generic[Item, Result]):
             self._waiting.popleft()
         return batch
 
-    async def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _settle(self, batch: Sequence[tuple[Item, Answer[Result]]]) -> None:
         """Answer everybody in the batch, or raise `_Away`."""
         try:
             results = await self._applied([item for item, _ in batch])
@@ -145,12 +165,13 @@ class GroupCommit(Generic[Item, Result]):
                     raise RuntimeError(f"{len(items)} items were applied, but {len(results)} results came back")
                 return results
 
-    def _refuse(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]], why: str) -> None:
+    def _refuse(self, batch: Sequence[tuple[Item, Answer[Result]]], why: str) -> None:
         """Tell everybody who has no answer yet, in the batch and behind it."""
-        for _, answer in (*batch, *self._waiting):
+        refused = (*batch, *self._waiting)
+        self._waiting.clear()
+        for _, answer in refused:
             if not answer.done():
                 answer.set_exception(Unavailable(why))
-        self._waiting.clear()
 
 
 class _Away(Exception):

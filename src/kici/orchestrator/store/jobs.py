@@ -64,6 +64,7 @@ class Ending(Struct, frozen=True):
     init_failure: dict[str, Any] | None = None
     reported: bool = False
     """By its agent: which then may still send the rest of the attempt's log."""
+    user_code_began: bool = False
 
 
 class Orders(Struct, frozen=True):
@@ -209,9 +210,10 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
                error_message = nullif(e.error, ''), outputs = coalesce(e.outputs, j.outputs),
                init_failure = coalesce(e.init_failure, j.init_failure),
                session_id = case when e.reported then j.session_id end,
+               user_code_began = j.user_code_began or e.user_code_began,
                recovery_deadline = null, report_deadline = null, cancel_deadline = null
-          from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[])
-                 as e (job_id, status, error, outputs, init_failure, reported)
+          from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[], $7::bool[])
+                 as e (job_id, status, error, outputs, init_failure, reported, user_code_began)
          where j.job_id = e.job_id
         """,
         [one.job_id for one in endings],
@@ -220,6 +222,7 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
         [one.outputs for one in endings],
         [one.init_failure for one in endings],
         [one.reported for one in endings],
+        [one.user_code_began for one in endings],
     )
 
 
