@@ -12,12 +12,11 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from tests.bench.floor_app import SECRET
 from tests.bench.harness import Result, compare, percentile
 from tests.support import stack
-from tests.support.stack import Stack
 
 NAMES = ("webhook_ack_ms_c1", "webhook_rps_c16", "webhook_ack_p99_ms_c16")
 ALONE = 200
@@ -89,7 +88,7 @@ async def measure() -> list[Result]:
         port = urlsplit(up.url).port
         assert port
         ours = Target(port, "/webhook/bench")
-        async with floor(database_url(up)) as floor_port:
+        async with floor(up.database_url()) as floor_port:
             bare = Target(floor_port, "/")
             alone: list[tuple[Target, list[float]]] = [(ours, []), (bare, [])]
             rates: list[tuple[Target, list[float]]] = [(ours, []), (bare, [])]
@@ -111,13 +110,6 @@ async def measure() -> list[Result]:
         compare("webhook_rps_c16", rates[0][1], floor_name, rates[1][1], limit=0.8, unit="/s", at_least=True),
         compare("webhook_ack_p99_ms_c16", p99[0], floor_name, p99[1], limit=2),
     ]
-
-
-def database_url(up: Stack) -> str:
-    """Of the embedded server."""
-    postgres = up.data / "postgres"
-    password = (postgres / "password").read_text()
-    return f"postgresql://kici:{password}@/kici?host={quote(str(postgres / 'run'), safe='')}"
 
 
 @contextlib.asynccontextmanager

@@ -35,8 +35,7 @@ class AgentProcess:
         return [pid for pid in _descendants(self.process.pid) if b"kici.runner" in _read(pid, "cmdline")]
 
     def rss_mb(self) -> float:
-        line = next(one for one in _read(self.process.pid, "status").splitlines() if one.startswith(b"VmRSS"))
-        return int(line.split()[1]) / 1024
+        return rss_mb(self.process.pid)
 
 
 @asynccontextmanager
@@ -67,6 +66,11 @@ async def running(base: Path, url: str, env: Mapping[str, str]) -> AsyncIterator
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def rss_mb(pid: int) -> float:
+    line = next(one for one in _read(pid, "status").splitlines() if one.startswith(b"VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 def _descendants(pid: int) -> list[int]:

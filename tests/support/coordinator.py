@@ -33,7 +33,7 @@ from kici.orchestrator.identity.tokens import digest
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance import sweeper
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
@@ -58,6 +58,7 @@ class Coordinator:
         limits: Limits,
         agent_settings: AgentSettings,
         ttl: timedelta = TTL,
+        log_pool: Pool[Record] | None = None,
     ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
         self.pool = pool
@@ -71,7 +72,7 @@ class Coordinator:
         self.statuses = StatusWriter(
             pool, self.notifier, limits, hold=lambda db: sessions.hold_lease(db, self.instance)
         )
-        self.logs = LogWriter(pool, self.notifier)
+        self.logs = LogWriter(log_pool or pool, self.notifier)
         self.access = Access(pool)
         self.login_error: Exception | None = None
         """Raised when a job's credentials are asked for."""
@@ -118,16 +119,10 @@ class Coordinator:
 
     def _led(self, held: Lease) -> list[Service]:
         """The sweepers, at a quick pace."""
-        quick = timedelta(seconds=0.1)
-        parts = (self.pool, held, self.notifier, self.limits)
-        return [
-            EndStaleWaits(*parts, end_stale_waits.Settings(interval=quick)),
-            LoseSessions(*parts, lose_sessions.Settings(interval=quick, lease=self._ttl), instance=self.instance),
-            RequeueUnacknowledged(
-                *parts, requeue_unacknowledged.Settings(interval=quick, lease=self._ttl), instance=self.instance
-            ),
-            SettleOverdue(*parts, settle_overdue.Settings(interval=quick, lease=self._ttl), instance=self.instance),
-        ]
+        quick = sweeper.Settings(interval=timedelta(seconds=0.1), lease=self._ttl)
+        parts = (self.pool, held, self.notifier, self.limits, quick)
+        sweepers = (EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue)
+        return [sweeping(*parts, instance=self.instance) for sweeping in sweepers]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:
         if self.login_error is not None:
@@ -166,9 +161,10 @@ async def running(
     dispatching: bool = True,
     leading: bool = False,
     ttl: timedelta = TTL,
+    pool_size: int = 10,
 ) -> AsyncIterator[Coordinator]:
-    pool = await create_pool(database_url, 10)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl)
+    pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
@@ -201,3 +197,4 @@ async def running(
                 await asyncio.wait([life])
             await one.lease.leave()
             pool.terminate()
+            log_pool.terminate()

@@ -82,7 +82,7 @@ class Orchestrator:
             *sources_api.routes(
                 access, self.pool, self.secrets, self.sources, self.notifier, public_url=lambda: self.url
             ),
-            *agent_tokens.routes(access, self.pool),
+            *agent_tokens.routes(access, self.pool, self.notifier),
         ]
 
     async def token(self, role: str = "owner") -> str:

@@ -13,8 +13,11 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
+
+from tests.support import prepared
 
 T = TypeVar("T")
 TERMINAL = {"success", "failed", "cancelled"}
@@ -185,6 +188,12 @@ class Stack:
         parts = sorted((self.data / "logs").glob("*.log")) if (self.data / "logs").exists() else []
         return "\n".join(f"── {part.name}\n{part.read_text(errors='replace')[-6000:]}" for part in parts)
 
+    def database_url(self) -> str:
+        """Of the embedded server, as its superuser."""
+        postgres = self.data / "postgres"
+        password = (postgres / "password").read_text()
+        return f"postgresql://kici:{password}@/kici?host={quote(str(postgres / 'run'), safe='')}"
+
     # ── ways to hurt it ───────────────────────────────────────────────────────────────────────────────────────────
 
     def pids(self, part: str) -> list[int]:
@@ -209,6 +218,8 @@ async def running(*options: str, **env: str) -> AsyncIterator[Stack]:
     base.chmod(0o755)
     stack = Stack(base, env, options)
     try:
+        if "KICI_DATABASE_URL" not in env:
+            await prepared.copy_to(stack.data / "postgres")
         await stack.start()
         yield stack
     finally:

@@ -5,47 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support import stack
+from tests.support import example, stack
 from tests.support.stack import Stack
 
-EXAMPLE = """
-from dataclasses import dataclass
-from kici import Ctx, job, pr, push, step, workflow
-
-@job(runs_on="linux")
-async def lint(ctx: Ctx) -> None:
-    await ctx.sh("ruff check .")
-
-@dataclass
-class Wheel:
-    version: str
-    path: str
-
-@step(timeout="5m", retry=2)
-async def build_wheel(ctx: Ctx) -> Wheel:
-    version = await ctx.sh("git describe --tags").text()
-    await ctx.sh("uv build --out-dir dist")
-    return Wheel(version, f"dist/app-{version}.whl")
-
-@step
-async def upload(ctx: Ctx) -> None:
-    wheel = ctx.outputs(build_wheel)
-    await ctx.artifacts.upload(f"wheel-{ctx.matrix.python}", [wheel.path])
-
-build = job("build", runs_on="linux", needs=[lint], matrix={"python": ["3.11", "3.13"]},
-            steps=["uv sync --locked", build_wheel, upload])
-
-@job(runs_on="linux", needs=[build], environment="production",
-     concurrency="deploy-{branch}", timeout="20m")
-async def deploy(ctx: Ctx) -> None:
-    token = ctx.secrets["DEPLOY_TOKEN"]
-    await ctx.sh("./deploy.sh --ref {ref}", ref=ctx.git.ref, env={"TOKEN": token})
-
-ci = workflow("ci", on=[push(branches="main"), pr(paths=["src/**", "!**/*.md"])],
-              jobs=[lint, build, deploy])
-"""
-TOOLS = Path(__file__).with_name("tools")
-"""Stand-ins for what the example calls."""
 DEMO = Path(__file__).parents[2] / "demo" / "repository"
 
 
@@ -105,8 +67,8 @@ async def test_stopping_leaves_no_process_and_starting_again_keeps_the_runs(up: 
 
 async def test_the_documented_example_runs_remotely_but_for_what_is_not_there_yet() -> None:
     """`lint` and `build` with an artifact each; `deploy` says that environments are missing."""
-    async with stack.running(KICI_SANDBOX="false", PATH=f"{TOOLS}{os.pathsep}{os.environ['PATH']}") as up:
-        root = await up.repository(EXAMPLE)
+    async with stack.running(KICI_SANDBOX="false", PATH=f"{example.TOOLS}{os.pathsep}{os.environ['PATH']}") as up:
+        root = await up.repository(example.WORKFLOW)
         await up.run("git", "tag", "v1.2", cwd=root)
         await up.run("git", "push", "-q", "kici", "v1.2", cwd=root)
         run = await up.ended((await up.run_of(await up.push(root)))["runId"])

@@ -27,6 +27,7 @@ from kici.wire.agent import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    LogWindow,
     Welcome,
     agent_frames,
     orchestrator_frames,
@@ -186,6 +187,8 @@ class Connection:
                     self._receiver.dispatched(body)
                 case Cancel():
                     self._receiver.cancelled(body)
+                case LogWindow():
+                    self._outbox.set_window(body.bytes)
                 case Welcome():
                     log.warning("left a second welcome aside")
 

@@ -54,7 +54,7 @@ class StepLog:
         if self._closed:
             return
         self._take(self._masker.feed(data))
-        await self._outbox.room(self._attempt.job_id, self._attempt.attempt, self._step_index)
+        await self._outbox.room(self._attempt)
 
     def say(self, text: str) -> None:
         """Lines of our own, on lines of their own. They count as output like any other."""

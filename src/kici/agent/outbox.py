@@ -1,6 +1,6 @@
 """What the orchestrator has not yet acknowledged.
 
-Statuses overtake logs. Logs of one step keep their order and flow within a window of unacknowledged bytes; what waits
+Statuses overtake logs. Logs of one job keep their order and flow within a window of unacknowledged bytes; what waits
 behind the window is bounded too, by writers that await `room`. A frame gets its number when it is sent for the first
 time, so numbers grow on the wire, and keeps it when it is sent again.
 """
@@ -16,6 +16,7 @@ import structlog
 
 from kici.wire.agent import (
     LOG_WINDOW_BYTES,
+    MAX_LOG_WINDOW_BYTES,
     Ack,
     AttemptRef,
     JobAccepted,
@@ -29,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 Status = JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged
 
-BUFFER_BYTES = 4 * LOG_WINDOW_BYTES
-"""Of one step, compressed, sent or not: what is written while the orchestrator is away, before the step has to wait."""
+BUFFER_BYTES = 4 * MAX_LOG_WINDOW_BYTES
+"""Of one job, compressed, sent or not: what is written while the orchestrator is away, before a step has to wait."""
 
 
 class Frame:
@@ -53,7 +54,7 @@ class Frame:
 
 
 class _Stream:
-    """The log of one step."""
+    """The logs of one job: all its steps, which follow one another."""
 
     def __init__(self) -> None:
         self.waiting: deque[Frame] = deque()
@@ -62,20 +63,16 @@ class _Stream:
         """Bytes that wait or are in flight."""
         self.changed = asyncio.Event()
 
-    def may_send(self) -> bool:
-        return bool(self.waiting) and (
-            not self.in_flight or self.in_flight + _size(self.waiting[0]) <= LOG_WINDOW_BYTES
-        )
-
-
-StreamKey = tuple[str, int, int]
+    def may_send(self, window: int) -> bool:
+        return bool(self.waiting) and (not self.in_flight or self.in_flight + _size(self.waiting[0]) <= window)
 
 
 class Outbox:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._statuses: deque[Frame] = deque()
-        self._streams: dict[StreamKey, _Stream] = {}
+        self._streams: dict[AttemptRef, _Stream] = {}
+        self._window = LOG_WINDOW_BYTES
         self._sent: dict[int, Frame] = {}
         self._last_seq = 0
         self._filled = asyncio.Event()
@@ -91,19 +88,24 @@ class Outbox:
 
     def put_log(self, chunk: LogChunk) -> None:
         frame = Frame(chunk)
-        stream = self._streams.setdefault(_key(chunk), _Stream())
+        stream = self._streams.setdefault(_ref(chunk), _Stream())
         stream.waiting.append(frame)
-        stream.buffered += len(chunk.data)
+        stream.buffered += chunk.cost
         self._filled.set()
         self._emptied.clear()
 
-    async def room(self, job_id: str, attempt: int, step_index: int) -> None:
-        """Wait until this step may write more. Returns at once when its attempt is withdrawn."""
-        while stream := self._streams.get((job_id, attempt, step_index)):
+    async def room(self, ref: AttemptRef) -> None:
+        """Wait until this job's steps may write more. Returns at once when the attempt is withdrawn."""
+        while stream := self._streams.get(ref):
             if stream.buffered < BUFFER_BYTES:
                 return
             stream.changed.clear()
             await stream.changed.wait()
+
+    def set_window(self, window: int) -> None:
+        """How many bytes of one job's logs may be unacknowledged."""
+        self._window = window
+        self._filled.set()
 
     async def next(self) -> Frame:
         """The frame to send now. From here on it counts as sent, whether or not the sending succeeds."""
@@ -122,9 +124,10 @@ class Outbox:
 
     def rewind(self) -> None:
         """The connection was lost: everything unacknowledged will be sent again, by its number, before what is new."""
+        self._window = LOG_WINDOW_BYTES
         for _, frame in sorted(self._sent.items(), reverse=True):
             if isinstance(frame.body, LogChunk):
-                stream = self._streams[_key(frame.body)]
+                stream = self._streams[_ref(frame.body)]
                 stream.waiting.appendleft(frame)
                 stream.in_flight = 0
             else:
@@ -135,8 +138,7 @@ class Outbox:
     def withdraw(self, ref: AttemptRef) -> None:
         """Nothing more is said about this attempt."""
         everything = [*self._sent.values(), *self._statuses]
-        for key in [key for key in self._streams if key[:2] == (ref.job_id, ref.attempt)]:
-            stream = self._streams.pop(key)
+        if stream := self._streams.pop(ref, None):
             everything += stream.waiting
             stream.changed.set()
         gone = [frame for frame in everything if _ref(frame.body) == ref]
@@ -162,10 +164,10 @@ class Outbox:
 
     def _take_log(self) -> Frame | None:
         for key, stream in self._streams.items():
-            if stream.may_send():
+            if stream.may_send(self._window):
                 frame = stream.waiting.popleft()
                 stream.in_flight += _size(frame)
-                # To the end of the row: steps of several jobs take turns.
+                # To the end of the row: jobs take turns.
                 self._streams[key] = self._streams.pop(key)
                 return frame
         return None
@@ -177,12 +179,12 @@ class Outbox:
         if refusal is not None:
             log.warning("the orchestrator refused a message", kind=type(frame.body).__name__, reason=refusal)
         if isinstance(frame.body, LogChunk):
-            stream = self._streams[_key(frame.body)]
+            stream = self._streams[_ref(frame.body)]
             stream.in_flight -= _size(frame)
             stream.buffered -= _size(frame)
             stream.changed.set()
             if not stream.buffered:
-                del self._streams[_key(frame.body)]
+                del self._streams[_ref(frame.body)]
             self._filled.set()
         frame.settle(refusal)
         self._note_if_empty()
@@ -193,11 +195,7 @@ class Outbox:
 
 
 def _size(frame: Frame) -> int:
-    return len(frame.body.data) if isinstance(frame.body, LogChunk) else 0
-
-
-def _key(chunk: LogChunk) -> StreamKey:
-    return chunk.job_id, chunk.attempt, chunk.step_index
+    return frame.body.cost if isinstance(frame.body, LogChunk) else 0
 
 
 def _ref(body: Status | LogChunk) -> AttemptRef:

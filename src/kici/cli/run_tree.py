@@ -26,6 +26,7 @@ _LOOKS = {
     "failed": ("✗", "x", "red"),
     "infra_lost": ("✗", "x", "red"),
     "timed_out_stale": ("✗", "x", "red"),
+    "drift_dropped": ("✗", "x", "red"),
     "cancelled": ("⊘", "!", "yellow"),
     "cancelling": ("⊘", "!", "yellow"),
     "skipped": ("−", "-", "bright_black"),

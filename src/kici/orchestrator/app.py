@@ -16,6 +16,7 @@ from kici.orchestrator.agents.attention import Attention
 from kici.orchestrator.agents.contract import Settings as AgentSettings
 from kici.orchestrator.agents.conversation import Parts as ConversationParts
 from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.revocation import WatchRevocations
 from kici.orchestrator.agents.roster import Roster
 from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
@@ -57,7 +58,7 @@ from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.local_repository import LocalRepository
 from kici.orchestrator.logs import compact, drop_partitions
@@ -66,7 +67,7 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, lose_sessions, requeue_unacknowledged, settle_overdue
+from kici.orchestrator.maintenance import end_stale_waits, sweeper
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
@@ -107,8 +108,13 @@ async def serve(settings: Settings) -> None:
         direct_url = settings.database_listen_url or url
         await database.reachable(direct_url)
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
-        pool = await database.create_pool(url, settings.database_pool_size, pooler=direct_url != url)
-        ends.callback(pool.terminate)
+        connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
+        pool = await connect(settings.database_pool_size)
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        log_writing = await connect(1)
+        log_reading = await connect(settings.database_log_pool_size)
+        for each in (pool, log_writing, log_reading):
+            ends.callback(each.terminate)
 
         # ── what the parts share
         poll = timedelta(seconds=settings.poll_s)
@@ -154,8 +160,8 @@ async def serve(settings: Settings) -> None:
         events = Pipeline(
             instance,
             pool,
-            Parts(pool, sources, git_repositories, lock_files, limits.queue_timeout_s),
-            partial(settle_new_run, limits=limits),
+            Parts(pool, sources, git_repositories, lock_files),
+            partial(settle_new_runs, limits=limits),
             notifier,
             pipeline.Settings(attempts=settings.event_attempts, poll=poll),
         )
@@ -164,7 +170,7 @@ async def serve(settings: Settings) -> None:
         # ── jobs go to agents, and what they tell comes back
         place = Place(public_url)
         roster = Roster()
-        log_writer = LogWriter(pool, notifier)
+        log_writer = LogWriter(log_writing, notifier)
         statuses = StatusWriter(pool, notifier, limits, hold=lambda db: sessions.hold_lease(db, instance))
         agent_settings = AgentSettings(
             heartbeat_s=settings.heartbeat_s,
@@ -189,25 +195,26 @@ async def serve(settings: Settings) -> None:
             instance=instance,
         )
         attention = Attention(pool, roster, listener, interval=poll)
+        revocation = WatchRevocations(pool, roster, listener, notifier, limits, interval=poll, instance=instance)
         silence = WatchSilence(pool, roster, lease, notifier, limits, agent_settings, instance=instance)
 
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         artifact_store = Artifacts(pool, objects)
-        compactor = CompactLogs(pool, objects, listener, notifier, compact.Settings(interval=poll))
-        streams = stream.RunStream(pool, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
+        compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
+        streams = stream.RunStream(log_reading, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
 
         # ── what one coordinator of the cluster does
         def led(held: Lease) -> list[Service]:
             retention = timedelta(hours=settings.log_retention_hours)
+            parts = (pool, held, notifier, limits)
+            sweeping = sweeper.Settings(lease=ttl)
             return [
-                EndStaleWaits(pool, held, notifier, limits, end_stale_waits.Settings()),
-                LoseSessions(pool, held, notifier, limits, lose_sessions.Settings(lease=ttl), instance=instance),
-                RequeueUnacknowledged(
-                    pool, held, notifier, limits, requeue_unacknowledged.Settings(lease=ttl), instance=instance
-                ),
-                SettleOverdue(pool, held, notifier, limits, settle_overdue.Settings(lease=ttl), instance=instance),
-                DropLogPartitions(pool, held, drop_partitions.Settings(retention=retention)),
+                EndStaleWaits(*parts, end_stale_waits.SETTINGS, instance=instance),
+                LoseSessions(*parts, sweeping, instance=instance),
+                RequeueUnacknowledged(*parts, sweeping, instance=instance),
+                SettleOverdue(*parts, sweeping, instance=instance),
+                DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
         # ── what is served
@@ -221,13 +228,13 @@ async def serve(settings: Settings) -> None:
             *artifacts.routes(pool, access, artifact_store),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=explain),
             *run_start.routes(access, pool, notifier),
-            *logs.routes(access, LogReader(pool, objects)),
+            *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
             *queue.routes(pool, access, explain=explain),
             *agents.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
-            *agent_tokens.routes(access, pool),
+            *agent_tokens.routes(access, pool, notifier),
         ]
         application = http.application(routes, base_path=settings.base_path, raw={endpoint.PATH: webhooks})
         server = http.HttpServer(application, listening_socket)
@@ -246,6 +253,7 @@ async def serve(settings: Settings) -> None:
                         *missed_pushes,
                         dispatching,
                         attention,
+                        revocation,
                         silence,
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),

@@ -32,6 +32,7 @@ MIN_POOL: Final = 4
 """Connections: intake keeps one, each writer wants one, and the rest share what is left."""
 POSITIVE: Final = (
     "database_pool_size",
+    "database_log_pool_size",
     "heartbeat_s",
     "silent_s",
     "coordinator_lease_s",
@@ -63,6 +64,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     database_listen_url: str = ""
     """Direct connection for LISTEN when `database_url` goes through a pooler; empty = `database_url`."""
     database_pool_size: int = 10
+    database_log_pool_size: int = 4
+    """Beside `database_pool_size`: for compacting, dropping and reading logs. One more writes them."""
     auto_migrate: bool = True
     data_dir: Path = Path("/var/lib/kici")
     storage_type: str = "filesystem"

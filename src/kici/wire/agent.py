@@ -111,7 +111,7 @@ class JobStatusChanged(Message, frozen=True, tag="job.status"):
 
 
 class LogChunk(Message, frozen=True, tag="log.chunk"):
-    """Lines of one step, in order. Sent within the byte window of the step: `LOG_WINDOW_BYTES` unacknowledged."""
+    """Lines of one step, in order. Sent within the byte window of the job: see `LogWindow`."""
 
     job_id: str
     attempt: int
@@ -123,6 +123,11 @@ class LogChunk(Message, frozen=True, tag="log.chunk"):
     lines: int
     data: bytes
     """zstd of UTF-8 lines, each `2026-01-02T03:04:05.678Z text\\n`, masked."""
+
+    @property
+    def cost(self) -> int:
+        """Bytes of a window that the chunk takes: its data, and about what a message costs whoever holds it."""
+        return len(self.data) + LOG_CHUNK_BYTES
 
 
 class Goodbye(Message, frozen=True, tag="goodbye"):
@@ -204,9 +209,20 @@ class Cancel(Message, frozen=True, tag="job.cancel"):
     force: bool = False
 
 
-FromOrchestrator = Welcome | HeartbeatAck | Ack | Dispatch | Cancel
+class LogWindow(Message, frozen=True, tag="log.window"):
+    """From now on each job may have this many bytes of log unacknowledged (`LogChunk.cost`), and always one chunk.
 
-LOG_WINDOW_BYTES = 1_048_576
+    On a new socket it is `LOG_WINDOW_BYTES` until the orchestrator says otherwise.
+    """
+
+    bytes: int
+
+
+FromOrchestrator = Welcome | HeartbeatAck | Ack | Dispatch | Cancel | LogWindow
+
+LOG_WINDOW_BYTES = 65_536
+MAX_LOG_WINDOW_BYTES = 1_048_576
+LOG_CHUNK_BYTES = 1_024
 MAX_OUTPUT_BYTES = 65_536
 
 

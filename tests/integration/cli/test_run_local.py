@@ -15,47 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import example
+
 SOURCE = Path(__file__).parents[3] / "src"
-EXAMPLE = """
-from dataclasses import dataclass
-from kici import Ctx, job, pr, push, step, workflow
-
-@job(runs_on="linux")
-async def lint(ctx: Ctx) -> None:
-    await ctx.sh("ruff check .")
-
-@dataclass
-class Wheel:
-    version: str
-    path: str
-
-@step(timeout="5m", retry=2)
-async def build_wheel(ctx: Ctx) -> Wheel:
-    version = await ctx.sh("git describe --tags").text()
-    await ctx.sh("uv build --out-dir dist")
-    return Wheel(version, f"dist/app-{version}.whl")
-
-@step
-async def upload(ctx: Ctx) -> None:
-    wheel = ctx.outputs(build_wheel)                 # typed: Wheel
-    await ctx.artifacts.upload(f"wheel-{ctx.matrix.python}", [wheel.path])
-
-build = job("build", runs_on="linux", needs=[lint], matrix={"python": ["3.11", "3.13"]},
-            steps=["uv sync --locked", build_wheel, upload])
-
-@job(runs_on="linux", needs=[build], environment="production",
-     concurrency="deploy-{branch}", timeout="20m")
-async def deploy(ctx: Ctx) -> None:
-    token = ctx.secrets["DEPLOY_TOKEN"]
-    await ctx.sh("./deploy.sh --ref {ref}", ref=ctx.git.ref, env={"TOKEN": token})
-
-ci = workflow("ci", on=[push(branches="main"), pr(paths=["src/**", "!**/*.md"])],
-              jobs=[lint, build, deploy])
-"""
-TOOLS = {
-    "ruff": 'echo "ruff $*"',
-    "uv": 'echo "uv $*"; [ "$1" != build ] || { mkdir -p dist; echo wheel > dist/app-$(git describe --tags).whl; }',
-}
 
 
 class Repository:
@@ -119,18 +81,15 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Iterator[Repository]:
-    for name in ("app", "home", "tmp", "tools"):
+    for name in ("app", "home", "tmp"):
         (tmp_path / name).mkdir()
-    for name, body in TOOLS.items():
-        (tmp_path / "tools" / name).write_text(f"#!/bin/bash\nset -eu\n{body}\n")
-        (tmp_path / "tools" / name).chmod(0o755)
-    found = Repository(tmp_path / "app", tmp_path / "tools")
+    found = Repository(tmp_path / "app", example.TOOLS)
     yield found
     assert found.left_over == []
 
 
 def test_the_example_of_the_documentation_runs(repository: Repository) -> None:
-    repository.write(".kici/workflows/ci.py", EXAMPLE)
+    repository.write(".kici/workflows/ci.py", example.WORKFLOW)
     repository.write("deploy.sh", '#!/bin/sh\necho "deploy $* with $TOKEN"\n', mode=0o755)
     repository.write(".kici/.secrets", "[production]\nDEPLOY_TOKEN=hunter2-secret\n")
     repository.commit()
@@ -336,3 +295,44 @@ def test_an_interrupted_run_cancels_its_jobs_and_leaves_nothing(repository: Repo
     assert "a │ asked" in rest
     assert "⊘ a  cancelled" in rest
     assert not Path(f"/proc/{line.split()[-1]}").exists()
+
+
+def test_a_failed_combination_halts_the_others_of_its_fan_out(repository: Repository) -> None:
+    repository.workflow(
+        """
+        a = job("a", runs_on="linux", matrix={"n": ["1", "2", "3"]}, max_parallel=2, fail_fast=True,
+                checkout=False, steps=["test {n} = 2 || exec sleep 60".replace("{n}", "$N"), "exit 1"],
+                env={"N": "{matrix.n}"})
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    jobs = {job["name"]: job for job in repository.document("-j", "3")["workflows"][0]["jobs"]}
+    reason = "fan-out halted by fail_fast: a (2) failed"
+    assert jobs["a (2)"]["status"] == "failed"
+    assert (jobs["a (1)"]["status"], jobs["a (1)"]["error"]) == ("cancelled", reason)
+    assert (jobs["a (3)"]["status"], jobs["a (3)"]["error"]) == ("skipped", reason)
+
+
+def test_no_more_of_a_fan_out_run_at_once_than_may(repository: Repository, tmp_path: Path) -> None:
+    repository.workflow(
+        f"""
+        a = job("a", runs_on="linux", matrix={{"n": ["1", "2", "3"]}}, max_parallel=1, checkout=False,
+                steps=["mkdir {tmp_path}/alone && rmdir {tmp_path}/alone"])
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    assert set(repository.jobs("-j", "3").values()) == {"success"}
+
+
+def test_the_timeout_of_a_job_fails_it(repository: Repository) -> None:
+    repository.workflow(
+        """
+        a = job("a", runs_on="linux", checkout=False, steps=["exec sleep 60"], timeout="200ms")
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    (job,) = repository.document()["workflows"][0]["jobs"]
+    assert (job["status"], job["error"]) == ("failed", "job_timeout: the job ran longer than its timeout of 0.2 s")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -38,8 +38,8 @@ class Rig:
     def new_writer(self) -> StatusWriter:
         return StatusWriter(self.pool, self.told, self.limits, hold=lambda db: sessions.hold_lease(db, HERE))
 
-    async def make(self, *jobs: LockJob, problems: Sequence[str] = ()) -> Made:
-        return await make_run(self.pool, jobs, problems=problems)
+    async def make(self, *jobs: LockJob, **options: Any) -> Made:
+        return await make_run(self.pool, jobs, **options)
 
     async def session(self, agent_id: str = "agent-1", coordinator: str = HERE) -> SessionRef:
         new = NewSession(

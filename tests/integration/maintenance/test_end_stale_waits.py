@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from kici.orchestrator.errors import LeaseLost
-from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits, Pass, Settings
+from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits, Pass
+from kici.orchestrator.maintenance.sweeper import Settings
 from kici.orchestrator.store import lease
 from kici.orchestrator.store.lease import Lease
 from tests.support.coordinator import Coordinator
@@ -15,7 +16,7 @@ from tests.support.runs import make_run
 
 
 def service(here: Coordinator, held: Lease, settings: Settings = Settings()) -> EndStaleWaits:
-    return EndStaleWaits(here.pool, held, here.notifier, here.limits, settings)
+    return EndStaleWaits(here.pool, held, here.notifier, here.limits, settings, instance=here.instance)
 
 
 async def expire(here: Coordinator) -> None:
@@ -68,7 +69,8 @@ async def test_a_backlog_is_worked_off_without_pauses(here: Coordinator, held: L
     await expire(here)
     passes: asyncio.Queue[Pass] = asyncio.Queue()
     settings = Settings(batch=2, interval=timedelta(hours=1))
-    stale = EndStaleWaits(here.pool, held, here.notifier, here.limits, settings, on_pass=passes.put_nowait)
+    parts = (here.pool, held, here.notifier, here.limits, settings)
+    stale = EndStaleWaits(*parts, instance=here.instance, on_pass=passes.put_nowait)
     running = asyncio.create_task(stale.run())
     try:
         async with asyncio.timeout(10):

@@ -10,7 +10,7 @@ import pytest
 from kici.engine.lockfile import Retry
 from kici.orchestrator.errors import LeaseLost
 from kici.orchestrator.lifecycle.cancel import cancel_run
-from kici.orchestrator.maintenance import lose_sessions, settle_overdue
+from kici.orchestrator.maintenance import lose_sessions, settle_overdue, sweeper
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.store.lease import Lease
@@ -26,13 +26,13 @@ AT_ONCE = timedelta(0)
 
 def losing(here: Coordinator, held: Lease, lease: timedelta = AT_ONCE) -> LoseSessions:
     return LoseSessions(
-        here.pool, held, here.notifier, here.limits, lose_sessions.Settings(lease=lease), instance=here.instance
+        here.pool, held, here.notifier, here.limits, sweeper.Settings(lease=lease), instance=here.instance
     )
 
 
 def settling(here: Coordinator, held: Lease, lease: timedelta = AT_ONCE) -> SettleOverdue:
     return SettleOverdue(
-        here.pool, held, here.notifier, here.limits, settle_overdue.Settings(lease=lease), instance=here.instance
+        here.pool, held, here.notifier, here.limits, sweeper.Settings(lease=lease), instance=here.instance
     )
 
 

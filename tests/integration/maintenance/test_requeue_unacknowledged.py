@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from kici.orchestrator.errors import LeaseLost
-from kici.orchestrator.maintenance.requeue_unacknowledged import Pass, RequeueUnacknowledged, Settings
+from kici.orchestrator.maintenance.requeue_unacknowledged import Pass, RequeueUnacknowledged
+from kici.orchestrator.maintenance.sweeper import Settings
 from kici.orchestrator.store.lease import Lease
 from kici.wire.agent import Cancel
 from tests.integration.maintenance.conftest import dispatched

@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 
 from kici.agent.outbox import BUFFER_BYTES, Frame, Outbox
-from kici.wire.agent import LOG_WINDOW_BYTES, Ack, AttemptRef, JobAccepted, JobStatusChanged, LogChunk
+from kici.wire.agent import LOG_CHUNK_BYTES, LOG_WINDOW_BYTES, Ack, AttemptRef, JobAccepted, JobStatusChanged, LogChunk
 
-QUARTER = bytes(LOG_WINDOW_BYTES // 4)
+QUARTER = bytes(LOG_WINDOW_BYTES // 4 - LOG_CHUNK_BYTES)
 
 
 def chunk(sequence: int, data: bytes = b"x", job: str = "j", step: int = 0) -> LogChunk:
@@ -47,16 +47,41 @@ async def test_after_a_lost_connection_the_unacknowledged_go_again_with_their_nu
     assert [frame.seq for frame in again] == [1, 3, 4, 5]
 
 
-async def test_logs_of_a_step_stay_within_their_window_and_do_not_hold_up_another_step() -> None:
+async def test_logs_of_a_job_stay_within_their_window_and_do_not_hold_up_another_job() -> None:
     outbox = Outbox()
     for sequence in range(6):
         outbox.put_log(chunk(sequence, QUARTER))
-    outbox.put_log(chunk(0, step=1))
+    outbox.put_log(chunk(0, job="k"))
     sent = [await take(outbox) for _ in range(5)]
-    assert [frame.body.step_index for frame in sent if isinstance(frame.body, LogChunk)] == [0, 1, 0, 0, 0]
+    assert [frame.body.job_id for frame in sent] == ["j", "k", "j", "j", "j"]
     assert await is_quiet(outbox)
     outbox.settle(Ack((sent[0].seq,)))
     assert (await take(outbox)).body == chunk(4, QUARTER)
+
+
+async def test_the_orchestrator_sets_the_window_until_the_connection_is_lost() -> None:
+    outbox = Outbox()
+    for sequence in range(9):
+        outbox.put_log(chunk(sequence, QUARTER))
+    outbox.set_window(2 * LOG_WINDOW_BYTES)
+    for _ in range(8):
+        await take(outbox)
+    assert await is_quiet(outbox)
+    outbox.rewind()
+    again = [await take(outbox) for _ in range(4)]
+    assert [frame.seq for frame in again] == [1, 2, 3, 4]
+    assert await is_quiet(outbox)
+
+
+async def test_a_job_of_many_small_steps_is_bounded_like_one_of_a_single_step() -> None:
+    outbox = Outbox()
+    for step in range(BUFFER_BYTES // LOG_CHUNK_BYTES):
+        outbox.put_log(chunk(0, step=step))
+    writer = asyncio.ensure_future(outbox.room(AttemptRef("j", 1)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not writer.done()
+    writer.cancel()
 
 
 async def test_a_chunk_that_is_larger_than_the_window_still_goes() -> None:
@@ -67,10 +92,10 @@ async def test_a_chunk_that_is_larger_than_the_window_still_goes() -> None:
 
 async def test_a_writer_waits_when_too_much_is_unacknowledged_and_goes_on_after_an_acknowledgement() -> None:
     outbox = Outbox()
-    count = BUFFER_BYTES // len(QUARTER)
+    count = BUFFER_BYTES // (LOG_WINDOW_BYTES // 4)
     for sequence in range(count):
         outbox.put_log(chunk(sequence, QUARTER))
-    writer = asyncio.ensure_future(outbox.room("j", 1, 0))
+    writer = asyncio.ensure_future(outbox.room(AttemptRef("j", 1)))
     frame = await take(outbox)
     assert not writer.done()
     outbox.settle(Ack((frame.seq,)))
@@ -92,10 +117,10 @@ async def test_a_withdrawn_attempt_leaves_nothing_behind_and_wakes_its_writer() 
     outbox = Outbox()
     frames = [outbox.put(JobAccepted("j", 1)), outbox.put(JobStatusChanged("j", 1, "failed", 0))]
     await take(outbox)
-    for sequence in range(2 * BUFFER_BYTES // len(QUARTER)):
+    for sequence in range(2 * BUFFER_BYTES // (LOG_WINDOW_BYTES // 4)):
         outbox.put_log(chunk(sequence, QUARTER))
     other = outbox.put(JobAccepted("other", 1))
-    writer = asyncio.ensure_future(outbox.room("j", 1, 0))
+    writer = asyncio.ensure_future(outbox.room(AttemptRef("j", 1)))
     outbox.withdraw(AttemptRef("j", 1))
     outbox.rewind()
     assert (await take(outbox)) is other

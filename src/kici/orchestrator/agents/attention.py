@@ -48,7 +48,7 @@ class Attention:
         self._on_pass = on_pass
         self._pace = Pace(interval)
         listener.subscribe(notify.CANCEL, self._told)
-        roster.on_connect = self._pace.wake
+        roster.on_connect.append(self._pace.wake)
 
     def _told(self, session_ids: set[str]) -> None:
         if not session_ids or any(self._roster.get(one) for one in session_ids):

@@ -13,6 +13,7 @@ from asyncpg import Pool, Record
 from kici.engine.lifecycle import TERMINAL_JOB
 from kici.orchestrator.agents.contract import Logs, OwnLease, Statuses
 from kici.orchestrator.agents.link import Closing, SocketLink
+from kici.orchestrator.agents.log_windows import LogWindows
 from kici.orchestrator.agents.roster import Agent, Roster
 from kici.orchestrator.errors import LeaseLost, Unavailable
 from kici.orchestrator.lifecycle import agent_sessions
@@ -58,6 +59,7 @@ class Parts:
         limits: Limits,
         *,
         instance: str,
+        log_windows: LogWindows | None = None,
     ) -> None:
         self.pool = pool
         self.roster = roster
@@ -67,6 +69,7 @@ class Parts:
         self.notifier = notifier
         self.limits = limits
         self.instance = instance
+        self.log_windows = log_windows or LogWindows()
 
 
 class Conversation:
@@ -94,10 +97,11 @@ class Conversation:
     async def serve(self) -> None:
         self._parts.roster.connect(self._agent, self._link)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(group))
-                group.create_task(self._link.run())
-                group.create_task(self._answer_heartbeats())
+            with self._parts.log_windows.open(self._agent.slots, self._link.send):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._read(group))
+                    group.create_task(self._link.run())
+                    group.create_task(self._answer_heartbeats())
         finally:
             self._agent.link = None
 

@@ -13,6 +13,7 @@ from kici.wire.agent import (
     Cancel,
     Dispatch,
     HeartbeatAck,
+    LogWindow,
     OrchestratorFrame,
     orchestrator_frames,
 )
@@ -58,7 +59,7 @@ class SocketLink:
         self._closing: Closing | None = None
         self._woken = asyncio.Event()
 
-    def send(self, body: Dispatch | Cancel) -> None:
+    def send(self, body: Dispatch | Cancel | LogWindow) -> None:
         self.send_encoded(orchestrator_frames.encode(OrchestratorFrame(body)))
 
     def send_encoded(self, frame: bytes) -> None:

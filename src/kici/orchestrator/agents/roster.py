@@ -44,9 +44,18 @@ class Agent:
     """Memory of one session. Times are of the roster's monotonic clock."""
 
     def __init__(
-        self, ref: SessionRef, *, labels: frozenset[str], slots: int, draining: bool, lease_since: object, now: float
+        self,
+        ref: SessionRef,
+        *,
+        labels: frozenset[str],
+        slots: int,
+        draining: bool,
+        lease_since: object,
+        now: float,
+        token_id: str = "",
     ) -> None:
         self.ref = ref
+        self.token_id = token_id
         self.labels = labels
         self.slots = slots
         self.draining = draining
@@ -75,12 +84,12 @@ class Agent:
 
 
 class Roster:
-    """`on_free` is called when a slot may have become free, `on_connect` when an agent can be talked to."""
+    """`on_free` is called when a slot may have become free, each of `on_connect` when an agent can be talked to."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.on_free: Callable[[], None] = lambda: None
-        self.on_connect: Callable[[], None] = lambda: None
+        self.on_connect: list[Callable[[], None]] = []
         self._agents: dict[str, Agent] = {}
 
     def add(self, agent: Agent) -> list[Agent]:
@@ -93,7 +102,8 @@ class Roster:
 
     def connect(self, agent: Agent, link: Link) -> None:
         agent.link = link
-        self.on_connect()
+        for wake in self.on_connect:
+            wake()
         self.on_free()
 
     def remove(self, session_id: str) -> None:

@@ -108,6 +108,26 @@ async def leave(db: Db, limits: Limits, session_id: str) -> Wakes | None:
     return locked.wakes
 
 
+async def revoke(db: Db, limits: Limits, session_id: str) -> Wakes | None:
+    """The agent's token is not valid any more: it may tell nothing more. None: the session was over already.
+
+    What it had not accepted goes back. What it runs it may run on for a while: the next attempt waits for the deadline
+    at which the agent kills, and where there is none the job has ended.
+    """
+    found = await sessions.lock(db, [session_id])
+    if not found:
+        return None
+    held = (await jobs.of_sessions(db, [session_id])).keys() | (await queue.claims_of(db, [session_id])).keys()
+    locked = await lock_jobs(db, limits, held)
+    why = f"the token of agent {found[0].agent_id} was revoked"
+    if not found[0].lost:
+        await sessions.lose(db, session_id, heard_s=0)
+    mine = _of_sessions(locked, {session_id}, why)
+    await loss.forsake(db, locked, mine)
+    locked.wakes.sessions.add(session_id)
+    return locked.wakes
+
+
 def _is_there(session: Session, is_dropped: Callable[[str], bool]) -> bool:
     return session.alive and not session.lost and not is_dropped(session.id)
 

@@ -9,8 +9,8 @@ from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStat
 from kici.orchestrator.lifecycle import accept, end, requeue, steps
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.store import jobs, queue, run_states, sessions, storable
+from kici.orchestrator.lifecycle.locked import Locked, lock_free_runs
+from kici.orchestrator.store import jobs, queue, sessions, storable
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance, Job
 from kici.orchestrator.store.steps import StepWrite
@@ -71,17 +71,16 @@ class Batch:
                 self._put_off(item.job_id)
 
     async def _lock(self, db: Db) -> None:
-        """Runs, jobs, queue rows. What is locked elsewhere waits for a later batch, with all frames of its job."""
+        """Scopes, runs, jobs, queue rows. What is locked elsewhere waits for a later batch, with all frames of its
+        job."""
         places = await jobs.whereabouts(db, {item.job_id for item in self._open()})
         for item in self._open():
             if item.job_id not in places:
                 self.outcomes[item.number] = Refused(f"there is no job {item.job_id}", Kind.UNKNOWN)
-        self._runs = {job_id: run_id for job_id, (run_id, _) in places.items()}
-        with_run = {item.job_id for item in self._open() if _touches_run(item, places[item.job_id][1])}
+        self._runs = {job_id: place.run_id for job_id, place in places.items()}
+        with_run = {item.job_id for item in self._open() if _touches_run(item, places[item.job_id].run_status)}
         with_row = {item.job_id for item in self._open() if _touches_queue(item)}
-        if with_run:
-            runs = {self._runs[job_id] for job_id in with_run}
-            self.locked.runs = await run_states.lock(db, runs, skip_locked=True)
+        self.locked.runs = await lock_free_runs(db, [places[job_id] for job_id in with_run])
         free = {
             item.job_id
             for item in self._open()

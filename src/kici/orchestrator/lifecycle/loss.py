@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.CANCEL, error=why))
+            ends.append(End(job_id, JobEvent.COMPLETE, error=why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -78,6 +78,21 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
 async def give_up(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """The agents of these attempts (job → why) may report no longer, and may still run them: there is no next one."""
     await end(db, locked, [End(job_id, JobEvent.GIVE_UP, error=why) for job_id, why in lost.items()])
+
+
+async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
+    """These attempts (job → why) may still run for a while, and their agent may never report again."""
+    claimed = {job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.QUEUED}
+    running = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.RUNNING]
+    await fall_silent(db, locked, running, heard_s=0)
+    cancelled = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.CANCELLING]
+    over = [
+        job_id
+        for job_id in lost
+        if locked.jobs[job_id].status is JobStatus.RECOVERING and not _starts_by_itself(locked, job_id)
+    ]
+    await settle(db, locked, {job_id: lost[job_id] for job_id in (*claimed, *cancelled)})
+    await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
 
 
 def _given_up(job: Job, why: str, *, attempts: int) -> End:

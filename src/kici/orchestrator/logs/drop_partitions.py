@@ -10,8 +10,8 @@ import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
 
+from kici.orchestrator.leader_service import LeaderService
 from kici.orchestrator.logs import compact
-from kici.orchestrator.pace import Pace
 from kici.orchestrator.store import lease, logs
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class Pass(Struct, frozen=True):
     """Logs whose compaction nobody had asked for."""
 
 
-class DropLogPartitions:
+class DropLogPartitions(LeaderService[Pass]):
     """Leader-only. Each partition is one transaction."""
 
     def __init__(
@@ -42,15 +42,8 @@ class DropLogPartitions:
         *,
         on_pass: Callable[[Pass], None] = lambda done: None,
     ) -> None:
-        self._pool = pool
-        self._held = held
-        self._settings = settings
-        self._on_pass = on_pass
-
-    async def run(self) -> None:
-        """Pass after pass until cancelled. Raises `LeaseLost` when another coordinator leads."""
-        async for _ in Pace(self._settings.interval):
-            self._on_pass(await self.run_once())
+        super().__init__(pool, held, settings.interval, on_pass=on_pass)
+        self._retention = settings.retention
 
     async def run_once(self) -> Pass:
         dropped = kept = reminded = 0
@@ -58,11 +51,10 @@ class DropLogPartitions:
             now: datetime = await db.fetchval("select now()")
             hours = await logs.partitions(db)
         for hour in hours:
-            if hour + logs.HOUR + self._settings.retention > now.astimezone(UTC):
+            if hour + logs.HOUR + self._retention > now.astimezone(UTC):
                 break
             try:
-                async with self._pool.acquire() as db, db.transaction():
-                    await lease.guard(db, self._held)
+                async with self._transaction() as db:
                     if await logs.hour_is_closed(db, hour):
                         await logs.drop_partition(db, hour)
                         dropped += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
@@ -11,8 +12,9 @@ import asyncpg
 import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge, Histogram
 
+from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.logs import chunks
 from kici.orchestrator.store import logs, notify
 from kici.orchestrator.store.group_commit import GroupCommit
@@ -25,7 +27,17 @@ MAX_BYTES = 8 * 1024 * 1024
 
 STORED = Counter("kici_log_chunks_stored_total", "Log chunks that were stored or had been stored already")
 STORED_BYTES = Counter("kici_log_chunk_bytes_total", "Compressed bytes of stored log chunks")
-REFUSED = Counter("kici_log_chunks_refused_total", "Log chunks that were thrown away")
+REFUSED = Counter("kici_log_chunks_refused_total", "Log chunks that were thrown away for good")
+AGAIN = Counter("kici_log_chunks_retried_total", "How often a log chunk had to wait for the database to answer again")
+WAITING = Gauge("kici_log_bytes_waiting", "Compressed bytes of log chunks that have come and are not stored yet")
+APPENDED = Histogram(
+    "kici_log_append_seconds",
+    "From a log chunk's arrival to its commit",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
+TOGETHER = Histogram(
+    "kici_log_batch_chunks", "Log chunks in one commit", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+)
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -66,13 +78,26 @@ class LogWriter:
         if reason is None and not _UUID.fullmatch(chunk.job_id):
             reason = f"there is no job {chunk.job_id!r}"
         if reason is None:
-            reason = await self._commits.submit(_Item(session_id, chunk))
+            reason = await self._submit(_Item(session_id, chunk))
         if reason is None:
             STORED.inc()
             STORED_BYTES.inc(len(chunk.data))
         else:
             REFUSED.inc()
         return reason
+
+    async def _submit(self, item: _Item) -> Answer:
+        arrived = time.perf_counter()
+        size = len(item.chunk.data)
+        WAITING.inc(size)
+        try:
+            return await self._commits.submit(item)
+        except Unavailable:
+            AGAIN.inc()
+            raise
+        finally:
+            WAITING.dec(size)
+            APPENDED.observe(time.perf_counter() - arrived)
 
     async def _apply(self, items: Sequence[_Item]) -> list[Answer]:
         try:
@@ -81,6 +106,7 @@ class LogWriter:
             # A partition that we knew was dropped: it was older than the retention and all in it was closed.
             self._hours.clear()
             answers = await self._store(items)
+        TOGETHER.observe(len(items))
         for job_id in {item.chunk.job_id for item, answer in zip(items, answers, strict=True) if answer is None}:
             self._notifier.send(notify.LOGS, job_id)
         return answers

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
-
 import structlog
-from asyncpg import Pool, Record
 from msgspec import Struct
 
-from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, lock_free_jobs
 from kici.orchestrator.lifecycle.loss import settle
-from kici.orchestrator.lifecycle.wakes import Notifies
-from kici.orchestrator.pace import Pace
-from kici.orchestrator.store import lease, outages, queue
+from kici.orchestrator.maintenance.sweeper import Sweeper
+from kici.orchestrator.store import queue
 from kici.orchestrator.store.queue import Overdue
 
 log = structlog.get_logger(__name__)
-
-
-class Settings(Struct, frozen=True):
-    interval: timedelta = timedelta(seconds=2)
-    batch: int = 200
-    lease: timedelta = timedelta(seconds=15)
-    """Of a coordinator: for so long after an outage nothing is taken back."""
 
 
 class Pass(Struct, frozen=True):
@@ -32,42 +19,14 @@ class Pass(Struct, frozen=True):
     settled: int
 
 
-class RequeueUnacknowledged:
+class RequeueUnacknowledged(Sweeper[Pass]):
     """Leader-only, so that it also covers a coordinator that died after a claim."""
 
-    def __init__(
-        self,
-        pool: Pool[Record],
-        held: lease.Lease,
-        notifier: Notifies,
-        limits: Limits,
-        settings: Settings,
-        *,
-        instance: str,
-        on_pass: Callable[[Pass], None] = lambda done: None,
-    ) -> None:
-        self._pool = pool
-        self._held = held
-        self._notifier = notifier
-        self._limits = limits
-        self._settings = settings
-        self._instance = instance
-        self._on_pass = on_pass
-
-    async def run(self) -> None:
-        """Pass after pass until cancelled. Raises `LeaseLost` when another coordinator leads."""
-        async for pace in Pace(self._settings.interval):
-            done = await self.run_once()
-            if done.settled == self._settings.batch:
-                pace.wake()
-            self._on_pass(done)
-
     async def run_once(self) -> Pass:
-        async with self._pool.acquire() as db, db.transaction():
-            await lease.guard(db, self._held)
-            if await outages.just_over(db, self._instance, self._settings.lease):
+        async with self._transaction() as db:
+            if await self._is_outage_just_over(db):
                 return Pass(0, 0)
-            overdue = await queue.find_unacknowledged(db, self._settings.batch)
+            overdue = await queue.find_unacknowledged(db, self._batch)
             locked = await lock_free_jobs(db, self._limits, [one.job_id for one in overdue])
             stood = [one for one in overdue if _stands(locked, one)]
             locked.wakes.sessions |= {one.session_id for one in stood if one.session_id}
@@ -76,6 +35,9 @@ class RequeueUnacknowledged:
         if stood:
             log.warning("took back jobs that were not acknowledged", jobs=[one.job_id for one in stood][:20])
         return Pass(len(overdue), len(stood))
+
+    def _is_full(self, done: Pass) -> bool:
+        return done.settled == self._batch
 
 
 def _stands(locked: Locked, one: Overdue) -> bool:

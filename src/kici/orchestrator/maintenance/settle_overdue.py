@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 
 import structlog
-from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.engine.lifecycle import JobEvent
 from kici.orchestrator.lifecycle.end import End, end
-from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, lock_free_jobs
 from kici.orchestrator.lifecycle.loss import give_up, settle
-from kici.orchestrator.lifecycle.wakes import Notifies
-from kici.orchestrator.pace import Pace
-from kici.orchestrator.store import jobs, lease, outages
+from kici.orchestrator.maintenance.sweeper import Sweeper
+from kici.orchestrator.store import jobs
 
 log = structlog.get_logger(__name__)
-
-
-class Settings(Struct, frozen=True):
-    interval: timedelta = timedelta(seconds=2)
-    batch: int = 200
-    lease: timedelta = timedelta(seconds=15)
-    """Of a coordinator: for so long after an outage nothing ends, so that agents can come back first."""
 
 
 class Pass(Struct, frozen=True):
@@ -34,42 +23,14 @@ class Pass(Struct, frozen=True):
     cancelled: int
 
 
-class SettleOverdue:
+class SettleOverdue(Sweeper[Pass]):
     """Leader-only."""
 
-    def __init__(
-        self,
-        pool: Pool[Record],
-        held: lease.Lease,
-        notifier: Notifies,
-        limits: Limits,
-        settings: Settings,
-        *,
-        instance: str,
-        on_pass: Callable[[Pass], None] = lambda done: None,
-    ) -> None:
-        self._pool = pool
-        self._held = held
-        self._notifier = notifier
-        self._limits = limits
-        self._settings = settings
-        self._instance = instance
-        self._on_pass = on_pass
-
-    async def run(self) -> None:
-        """Pass after pass until cancelled. Raises `LeaseLost` when another coordinator leads."""
-        async for pace in Pace(self._settings.interval):
-            done = await self.run_once()
-            if done.lost + done.cancelled == self._settings.batch:
-                pace.wake()
-            self._on_pass(done)
-
     async def run_once(self) -> Pass:
-        async with self._pool.acquire() as db, db.transaction():
-            await lease.guard(db, self._held)
-            if await outages.just_over(db, self._instance, self._settings.lease):
+        async with self._transaction() as db:
+            if await self._is_outage_just_over(db):
                 return Pass(0, 0, 0)
-            found = await jobs.find_overdue(db, self._settings.lease, self._settings.batch)
+            found = await jobs.find_overdue(db, self._lease, self._batch)
             locked = await lock_free_jobs(db, self._limits, found)
             passed = await jobs.past_deadlines(db, locked.jobs)
             locked.wakes.sessions |= {
@@ -79,11 +40,14 @@ class SettleOverdue:
             again, over, cancelled = (_where(passed, silent, which) for which in ("recovery", "report", "cancel"))
             await settle(db, locked, again)
             await give_up(db, locked, over)
-            await end(db, locked, [End(job_id, JobEvent.CANCEL, error=why) for job_id, why in cancelled.items()])
+            await end(db, locked, [End(job_id, JobEvent.CANCEL_FORCE, error=why) for job_id, why in cancelled.items()])
         locked.wakes.send(self._notifier)
         if passed:
             log.warning("settled jobs past their deadline", lost=len(again) + len(over), cancelled=len(cancelled))
         return Pass(len(found), len(again) + len(over), len(cancelled))
+
+    def _is_full(self, done: Pass) -> bool:
+        return done.lost + done.cancelled == self._batch
 
     def _why(self, locked: Locked, job_id: str, which: str) -> str:
         agent_id = locked.jobs[job_id].agent_id

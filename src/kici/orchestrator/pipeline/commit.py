@@ -18,17 +18,27 @@ from kici.orchestrator.store.event_claims import Claim, Ended
 TWIN_WINDOW = timedelta(minutes=10)
 
 
+class Notifies(Protocol):
+    def send(self, channel: str, key: str = "") -> None: ...
+
+
+class Wakes(Protocol):
+    def send(self, notifier: Notifies) -> None:
+        """To be called after the commit."""
+
+
 class SettlesRuns(Protocol):
     """The part of lifecycle that is needed here."""
 
-    async def __call__(self, db: Db, run_id: str) -> object:
-        """Draw the consequences of jobs that failed at birth, in the transaction that makes their run."""
+    async def __call__(self, db: Db, run_ids: Sequence[str]) -> Wakes:
+        """Start what may start of new runs, in the transaction that makes them; all of them at once."""
 
 
 class Written(Struct, frozen=True):
     ended: Ended
     run_ids: Sequence[str]
     """Of the runs that are new."""
+    wakes: Wakes
 
 
 class Writer:
@@ -49,9 +59,10 @@ class Writer:
                 if not await registrations.replace(db, new.repository, new.commit_sha, new.workflows, new.pushed_at):
                     warnings.append("a later push has set the registrations of the default branch already")
             made, twins = await self._make(db, result.runs)
+            wakes = await self._settle(db, made)
             ended = _ended(replace(result.ended, warnings=[*warnings, *twins]), made, twins)
             await event_claims.end(db, claim, ended)
-        return Written(ended, made)
+        return Written(ended, made, wakes)
 
     async def _make(self, db: Db, planned: Sequence[Planned]) -> tuple[list[str], list[str]]:
         """Ids of the new runs, and a sentence for each that exists already through another source."""
@@ -68,8 +79,6 @@ class Writer:
                 )
             elif await runs.create(db, run, one.jobs):
                 made.append(run.run_id)
-                if not run.failure and (not one.jobs or any(job.problem for job in one.jobs)):
-                    await self._settle(db, run.run_id)
         return made, twins
 
 

@@ -28,5 +28,3 @@ class Parts(Struct, frozen=True):
     sources: Sources
     repositories: ReadsRepositories
     lock_files: LockFiles
-    queue_timeout_s: float | None
-    """How long a job may wait in the queue; None = for ever."""

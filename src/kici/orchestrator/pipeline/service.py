@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
 
 import asyncpg
 import structlog
@@ -16,7 +15,7 @@ from kici.errors import KiciError
 from kici.forges.git.errors import BadRemote, GitError
 from kici.orchestrator.pace import Pace
 from kici.orchestrator.pipeline import metrics, results
-from kici.orchestrator.pipeline.commit import SettlesRuns, Writer
+from kici.orchestrator.pipeline.commit import Notifies, SettlesRuns, Writer
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.process import process
 from kici.orchestrator.pipeline.results import Result
@@ -42,10 +41,6 @@ class Settings(Struct, frozen=True):
     poll: timedelta = timedelta(seconds=5)
     make_way: timedelta = timedelta(milliseconds=30)
     """Between two claims while deliveries keep coming: whoever waits for an answer goes first."""
-
-
-class Notifies(Protocol):
-    def send(self, channel: str, key: str = "") -> None: ...
 
 
 class Done(Struct, frozen=True):
@@ -161,10 +156,7 @@ class Pipeline:
 
     async def _write(self, claim: Claim, result: Result) -> Done:
         written = await self._writer.write(claim, result)
-        if written.run_ids:
-            self._notifier.send(notify.QUEUE)
-            for run_id in written.run_ids:
-                self._notifier.send(notify.RUNS, run_id)
+        written.wakes.send(self._notifier)
         log.info(
             "event processed",
             event_id=claim.event_id,

@@ -307,13 +307,17 @@ async def next_due_s(db: Db) -> float | None:
     return None if due is None else float(due)
 
 
-async def lock(db: Db, job_ids: Collection[str], *, skip_locked: bool = False) -> dict[str, QueueRow]:
-    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing."""
+async def lock(
+    db: Db, job_ids: Collection[str], *, skip_locked: bool = False, wait: bool = True
+) -> dict[str, QueueRow]:
+    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing; without
+    `wait` such a one raises `LockNotAvailableError`."""
     rows = await db.fetch(
         f"""
         select id, run_id, attempt, session_id, accepted_at, rejections
-          from dispatch_queue where id = any($1::uuid[]) order by id for update {"skip locked" if skip_locked else ""}
-        """,  # noqa: S608 - one of two constants
+          from dispatch_queue where id = any($1::uuid[]) order by id
+           for update {"skip locked" if skip_locked else "" if wait else "nowait"}
+        """,  # noqa: S608 - constants
         sorted(job_ids),
     )
     return {row["id"]: QueueRow(**row) for row in rows}

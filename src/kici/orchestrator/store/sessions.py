@@ -73,17 +73,19 @@ class Connected(Struct, frozen=True):
     draining: bool
 
 
-async def hold_lease(db: Db, coordinator: str) -> None:
+async def hold_lease(db: Db, coordinator: str) -> datetime:
     """Raise `LeaseLost` unless this coordinator's lease holds; nobody takes its sessions before the transaction
-    ends."""
-    held = await db.fetchval(
+    ends. Answers the database's time."""
+    now: datetime | None = await db.fetchval(
         """
-        select true from coordinators where instance = $1 and lease_expires_at > clock_timestamp() for key share
+        select clock_timestamp() from coordinators
+         where instance = $1 and lease_expires_at > clock_timestamp() for key share
         """,
         coordinator,
     )
-    if not held:
+    if now is None:
         raise LeaseLost(f"coordinator {coordinator}")
+    return now
 
 
 async def lock_agent(db: Db, agent_id: str) -> list[Session]:

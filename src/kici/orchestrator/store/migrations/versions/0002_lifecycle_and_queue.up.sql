@@ -1,5 +1,5 @@
 -- Concurrency groups. A row is one holder of, or waiter for, a slot: a whole run (job_id null) or one job.
--- The group itself is locked by an advisory lock on (routing_key, group_key), before every run.
+-- routing_key is the scope of the group; whoever writes here holds the advisory lock on it, taken before every run.
 create table concurrency_groups (
   id uuid primary key default gen_random_uuid(),
   arrival bigint generated always as identity,
@@ -9,9 +9,11 @@ create table concurrency_groups (
   job_id uuid,
   status text not null check (status in ('active', 'queued', 'completed', 'cancelled')),
   max_active integer not null default 1 check (max_active >= 1),
+  keep_latest boolean not null default true,
   created_at timestamptz not null default now(),
   activated_at timestamptz,
-  completed_at timestamptz
+  completed_at timestamptz,
+  released_by text
 );
 create unique index concurrency_groups_holder on concurrency_groups (run_id, coalesce(job_id, run_id))
   where status in ('active', 'queued');
@@ -28,6 +30,9 @@ alter table execution_runs
   add column rerun_mode text check (rerun_mode in ('all', 'failed', 'job'));
 create index idx_execution_runs_deadline on execution_runs (deadline)
   where deadline is not null and status in ('pending', 'running');
+drop index idx_execution_runs_open;
+create index idx_execution_runs_open on execution_runs (created_at)
+  where status in ('pending', 'held', 'running', 'cancelling');
 create unique index execution_runs_rerun on execution_runs (parent_run_id, rerun_request) where rerun_request is not null;
 
 alter table execution_jobs
