@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -21,6 +22,7 @@ from kici.wire.agent import (
     AgentFrame,
     Dispatch,
     FromAgent,
+    FromOrchestrator,
     Heartbeat,
     Hello,
     JobAccepted,
@@ -28,7 +30,8 @@ from kici.wire.agent import (
     StepStatusChanged,
     Welcome,
     agent_frames,
-    orchestrator_frames,
+    pack,
+    unpack_orchestrator,
 )
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
 from tests.bench.light_socket import LightSocket, connect
@@ -57,6 +60,7 @@ class LightAgent:
         self._accepted: dict[int, Dispatch] = {}
         self._ending: set[int] = set()
         self._socket: LightSocket | None = None
+        self._unsent: list[bytes] = []
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
     async def run(self, url: str, connected: asyncio.Event, gate: asyncio.Semaphore) -> None:
@@ -69,11 +73,12 @@ class LightAgent:
             number += 1
             if not self._socket.closed.done():
                 self._say([(0, Heartbeat(number))])
+                self._send()
         raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
 
     async def _connect(self, url: str) -> tuple[LightSocket, Welcome]:
         for _ in range(TRIES):
-            self._socket = await connect(url, self._on_message)
+            self._socket = await connect(url, self._on_message, self._send)
             hello = Hello(
                 agent_id=self.name,
                 boot_id=self.name,
@@ -86,22 +91,31 @@ class LightAgent:
                 clock_ms=_now_ms(),
             )
             self._say([(0, hello)])
-            await asyncio.wait([self._welcome, self._socket.closed], return_when=asyncio.FIRST_COMPLETED)
+            self._send()
+            ends: list[asyncio.Future[Any]] = [self._welcome, self._socket.closed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._welcome.done():
                 return self._socket, self._welcome.result()
             await asyncio.sleep(0.2)
         raise ConnectionError(f"{self.name} was not let in: {self._socket and self._socket.closed.result()}")
 
     def _say(self, frames: list[tuple[int, FromAgent]]) -> None:
-        assert self._socket
-        self._socket.send([agent_frames.encode(AgentFrame(seq, body)) for seq, body in frames])
+        self._unsent += [agent_frames.encode(AgentFrame(seq, body)) for seq, body in frames]
+
+    def _send(self) -> None:
+        if self._unsent and self._socket:
+            self._socket.send([pack(self._unsent)])
+            self._unsent = []
 
     def _next(self) -> int:
         self._seq += 1
         return self._seq
 
     def _on_message(self, data: memoryview) -> None:
-        body = orchestrator_frames.decode(data).body
+        for frame in unpack_orchestrator(data):
+            self._hear(frame.body)
+
+    def _hear(self, body: FromOrchestrator) -> None:
         match body:
             case Dispatch():
                 seq = self._next()

@@ -18,11 +18,14 @@ BINARY, CLOSE, PING, PONG = 2, 8, 9, 10
 class LightSocket(asyncio.Protocol):
     """`on_message` gets every binary message; `closed` is done once the server has gone."""
 
-    def __init__(self, host: str, path: str, on_message: Callable[[memoryview], None]) -> None:
+    def __init__(
+        self, host: str, path: str, on_message: Callable[[memoryview], None], on_read: Callable[[], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._host = host
         self._path = path
         self._on_message = on_message
+        self._on_read = on_read
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
@@ -48,6 +51,7 @@ class LightSocket(asyncio.Protocol):
             self.opened.set_result(None)
             self._buffer = rest
         self._read_frames()
+        self._on_read()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.opened.done():
@@ -85,12 +89,15 @@ class LightSocket(asyncio.Protocol):
         del buffer[:at]
 
 
-async def connect(url: str, on_message: Callable[[memoryview], None]) -> LightSocket:
+async def connect(
+    url: str, on_message: Callable[[memoryview], None], on_read: Callable[[], None] = lambda: None
+) -> LightSocket:
+    """`on_read` is called after the messages that came together."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port
     _, made = await asyncio.get_running_loop().create_connection(
-        lambda: LightSocket(parts.netloc, parts.path, on_message), parts.hostname, parts.port
+        lambda: LightSocket(parts.netloc, parts.path, on_message, on_read), parts.hostname, parts.port
     )
     await made.opened
     return made

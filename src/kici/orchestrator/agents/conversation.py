@@ -23,6 +23,7 @@ from kici.orchestrator.lifecycle.wakes import Notifies
 from kici.orchestrator.store import sessions
 from kici.orchestrator.store.database import is_away, is_transient, transaction
 from kici.wire.agent import (
+    AgentFrame,
     Goodbye,
     Heartbeat,
     Hello,
@@ -31,7 +32,7 @@ from kici.wire.agent import (
     JobStatusChanged,
     LogChunk,
     StepStatusChanged,
-    agent_frames,
+    unpack_agent,
 )
 from kici.wire.close_codes import CloseCode
 
@@ -110,24 +111,29 @@ class Conversation:
     async def _read(self, group: asyncio.TaskGroup) -> None:
         while True:
             data = await self._receive()
-            frame = agent_frames.decode(data)
             self._agent.heard_at = self._parts.roster.clock()
-            match frame.body:
-                case Heartbeat():
-                    self._heartbeat = frame.body
-                    self._beat.set()
-                case JobAccepted() | JobRejected() | StepStatusChanged() | JobStatusChanged():
-                    self._note(frame.body)
-                    self._count_unanswered(len(data))
-                    self._parts.statuses.put(
-                        self._agent.ref, frame.body, partial(self._on_status, frame.seq, frame.body, len(data))
-                    )
-                case LogChunk():
-                    self._answer(group, self._log(frame.seq, frame.body), len(data))
-                case Goodbye(reason):
-                    await self._leave(reason)
-                case Hello():
-                    raise Closing(CloseCode.INVALID_MESSAGE, "a second hello on the same socket")
+            frames = unpack_agent(data)
+            size = max(1, len(data) // max(1, len(frames)))
+            for frame in frames:
+                await self._hear(group, frame, size)
+
+    async def _hear(self, group: asyncio.TaskGroup, frame: AgentFrame, size: int) -> None:
+        match frame.body:
+            case Heartbeat():
+                self._heartbeat = frame.body
+                self._beat.set()
+            case JobAccepted() | JobRejected() | StepStatusChanged() | JobStatusChanged():
+                self._note(frame.body)
+                self._count_unanswered(size)
+                self._parts.statuses.put(
+                    self._agent.ref, frame.body, partial(self._on_status, frame.seq, frame.body, size)
+                )
+            case LogChunk():
+                self._answer(group, self._log(frame.seq, frame.body), size)
+            case Goodbye(reason):
+                await self._leave(reason)
+            case Hello():
+                raise Closing(CloseCode.INVALID_MESSAGE, "a second hello on the same socket")
 
     def _answer(self, group: asyncio.TaskGroup, answering: Coroutine[None, None, None], size: int) -> None:
         """Beside the reading."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from prometheus_client import Counter
 
 from kici.wire.agent import (
+    MAX_PACK_BYTES,
     Ack,
     Cancel,
     Dispatch,
@@ -16,6 +17,7 @@ from kici.wire.agent import (
     LogWindow,
     OrchestratorFrame,
     orchestrator_frames,
+    pack,
 )
 from kici.wire.close_codes import CloseCode
 
@@ -90,17 +92,26 @@ class SocketLink:
             self._woken.clear()
             if self._closing is not None:
                 raise self._closing
-            async with asyncio.timeout(SEND_S) as patience:
-                while True:
-                    answer = self._next_answer()
-                    if answer is not None:
-                        await self._send_bytes(orchestrator_frames.encode(OrchestratorFrame(answer)))
-                        self._on_acknowledged()
-                    elif self._orders:
-                        await self._send_bytes(self._orders.popleft())
-                    else:
-                        break
-                    patience.reschedule(asyncio.get_running_loop().time() + SEND_S)
+            while frames := (answers := self._answers()) + self._orders_beside(answers):
+                async with asyncio.timeout(SEND_S):
+                    await self._send_bytes(pack(frames))
+                if answers:
+                    self._on_acknowledged()
+
+    def _answers(self) -> list[bytes]:
+        frames: list[bytes] = []
+        while (answer := self._next_answer()) is not None:
+            frames.append(orchestrator_frames.encode(OrchestratorFrame(answer)))
+        return frames
+
+    def _orders_beside(self, answers: list[bytes]) -> list[bytes]:
+        """What fits into the same message. What is urgent stands before them."""
+        frames: list[bytes] = []
+        size = sum(map(len, answers))
+        while self._orders and (not size or size + len(self._orders[0]) <= MAX_PACK_BYTES):
+            frames.append(self._orders.popleft())
+            size += len(frames[-1])
+        return frames
 
     def _next_answer(self) -> HeartbeatAck | Ack | None:
         """Acknowledgements wait while the lease does not hold: the agent sends again what they were for."""
