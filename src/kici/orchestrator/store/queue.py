@@ -236,19 +236,20 @@ async def claim(db: Db, coordinator: str, wants: Sequence[Want], ack_timeout_s: 
     rows = await db.fetch(
         """
         with wanted as (
-          select w.*, row_number() over (partition by w.label_set_id, w.repository order by w.number) as place
+          select w.label_set_id, w.repository, w.number
             from unnest($1::bigint[], $2::text[], $3::uuid[], $4::text[]) with ordinality
               as w (label_set_id, repository, session_id, token_hash, number)
             join agent_sessions s on s.id = w.session_id and s.closed_at is null and s.lost_at is null
            where exists (select from coordinators c where c.instance = $5 and c.lease_expires_at > clock_timestamp())
         ), lanes as materialized (
-          select label_set_id, repository, count(*) as free from wanted group by label_set_id, repository
+          select label_set_id, repository, count(*) as free, array_agg(number order by number) as numbers
+            from wanted group by label_set_id, repository
         ), picked as materialized (
-          select row.id, lanes.label_set_id, lanes.repository,
+          select row.at, lanes.label_set_id, lanes.repository,
                  row_number() over (partition by lanes.label_set_id, lanes.repository order by row.sort_key) as place
             from lanes
             cross join lateral (
-              select q.id, q.sort_key from dispatch_queue q
+              select q.ctid as at, q.sort_key from dispatch_queue q
                where q.session_id is null and q.not_before <= now()
                  and q.label_set_id = lanes.label_set_id and q.repository = lanes.repository
                order by q.sort_key
@@ -257,14 +258,14 @@ async def claim(db: Db, coordinator: str, wants: Sequence[Want], ack_timeout_s: 
             ) row
         )
         update dispatch_queue q
-           set session_id = w.session_id,
-               job_token_hash = w.token_hash,
+           set session_id = ($3::uuid[])[l.numbers[p.place]],
+               job_token_hash = ($4::text[])[l.numbers[p.place]],
                attempt = q.attempt + 1,
                accepted_at = null,
                ack_deadline = now() + make_interval(secs => $6)
           from picked p
-          join wanted w on w.label_set_id = p.label_set_id and w.repository = p.repository and w.place = p.place
-         where q.id = p.id
+          join lanes l on l.label_set_id = p.label_set_id and l.repository = p.repository
+         where q.ctid = p.at -- the rows are locked, so they stay where they are
         returning q.id, q.run_id, q.attempt, q.session_id, q.job_token_hash, q.attempt - q.rejections as used
         """,
         [want.lane.label_set_id for want in wants],

@@ -100,11 +100,17 @@ async def endings_of_jobs(db: Db, run_ids: Collection[str]) -> dict[str, dict[st
     """Run → (job name → status) of those of these runs whose jobs have all ended."""
     rows = await db.fetch(
         """
+        with over as materialized (
+          select run_id from unnest($1::uuid[]) as r (run_id)
+           where not (select exists (select from execution_jobs o
+                                      where o.run_id = r.run_id and o.status <> all($2::text[])))
+        )
         select j.run_id, j.job_name, j.status
-          from execution_jobs j
-         where j.run_id = any($1::uuid[])
-           and not exists (select from execution_jobs o where o.run_id = j.run_id
-                              and o.status <> all($2::text[]))
+          from over
+         cross join lateral (
+           select run_id, job_name, status from execution_jobs where run_id = over.run_id
+           offset 0 -- run by run, by the index
+         ) j
         """,
         sorted(run_ids),
         sorted(TERMINAL_JOB),

@@ -157,8 +157,11 @@ async def settle(db: Db, settlements: Sequence[Settlement]) -> list[Settled]:
                error_message = case when was.status = 'running' then nullif(e.error, '') end
           from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[])
                  as e (job_id, attempt, running, pending, error)
-          join execution_steps was on was.job_id = e.job_id and was.attempt <= greatest(e.attempt, 1)
-                                  and was.status in ('pending', 'running')
+         cross join lateral (
+           select id, status from execution_steps
+            where job_id = e.job_id and attempt <= greatest(e.attempt, 1) and status in ('pending', 'running')
+           offset 0 -- by the job's index, however few open steps the statistics promise
+         ) was
          where s.id = was.id
         returning s.id, s.run_id, s.job_id, s.attempt, s.step_index, was.status as was
         """,
