@@ -9,8 +9,8 @@ from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStat
 from kici.orchestrator.lifecycle import accept, end, requeue, steps
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.locked import Locked, lock_free_runs
-from kici.orchestrator.store import jobs, queue, sessions, storable
+from kici.orchestrator.lifecycle.locked import Locked, in_free_scopes
+from kici.orchestrator.store import attempts, jobs, queue, sessions, storable
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance, Job
 from kici.orchestrator.store.steps import StepWrite
@@ -80,19 +80,19 @@ class Batch:
         self._runs = {job_id: place.run_id for job_id, place in places.items()}
         with_run = {item.job_id for item in self._open() if _touches_run(item, places[item.job_id].run_status)}
         with_row = {item.job_id for item in self._open() if _touches_queue(item)}
-        self.locked.runs = await lock_free_runs(db, [places[job_id] for job_id in with_run])
-        free = {
-            item.job_id
-            for item in self._open()
-            if item.job_id not in with_run or self._runs[item.job_id] in self.locked.runs
-        }
-        self.locked.jobs = await jobs.lock(db, free, skip_locked=True)
-        held = with_row & self.locked.jobs.keys()
-        if held:
-            self.locked.queue = await queue.lock(db, held, skip_locked=True)
-            missing = held - self.locked.queue.keys()
-            for job_id in await queue.existing(db, missing) if missing else ():
-                del self.locked.jobs[job_id]
+        free = await attempts.lock_free(
+            db,
+            runs=await in_free_scopes(db, [places[job_id] for job_id in with_run]),
+            job_ids={item.job_id for item in self._open()},
+            with_run=with_run,
+            with_row=with_row,
+        )
+        self.locked.runs = {run.run_id: run for run in free.runs}
+        self.locked.jobs = {job.job_id: job for job in free.jobs}
+        self.locked.queue = {row.id: row for row in free.rows}
+        missing = (with_row & self.locked.jobs.keys()) - self.locked.queue.keys()
+        for job_id in await queue.existing(db, missing) if missing else ():
+            del self.locked.jobs[job_id]
         for job_id in {item.job_id for item in self._open()} - self.locked.jobs.keys():
             self._put_off(job_id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -15,9 +15,9 @@ from kici.engine.lifecycle import (
     step_transition,
 )
 from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.store import jobs, outbox, steps
+from kici.orchestrator.store import attempts, jobs, outbox, steps
 from kici.orchestrator.store.database import Db
-from kici.orchestrator.store.jobs import Job
+from kici.orchestrator.store.jobs import Ending
 from kici.orchestrator.store.outbox import Put
 from kici.orchestrator.store.steps import Settled, Settlement, StepKey, StepWrite
 
@@ -75,33 +75,27 @@ async def note_user_code(db: Db, locked: Locked) -> None:
         await jobs.user_code_began(db, begun)
 
 
-async def settle(db: Db, locked: Locked, ended: Iterable[Job], *, error: Mapping[str, str]) -> None:
-    """End the steps of jobs that have ended, each with its job's end."""
-    await _settle(
-        db,
-        locked,
-        [
-            Settlement(
-                job.job_id,
-                job.attempt,
-                *_WITH_JOB.get(job.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
-                error.get(job.job_id, ""),
-            )
-            for job in ended
-        ],
-    )
+async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
+    """Write the ends of jobs, and end their steps with them."""
+    settlements = [
+        Settlement(
+            one.job_id,
+            locked.jobs[one.job_id].attempt,
+            *_WITH_JOB.get(one.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
+            one.error,
+        )
+        for one in endings
+    ]
+    await _compact_cut(db, locked, await attempts.end(db, endings, settlements))
 
 
 async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """End the steps of attempts that were lost (job → why): another attempt has steps of its own."""
-    await _settle(
-        db,
-        locked,
-        [
-            Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
-            for job_id, why in lost.items()
-        ],
-    )
+    settlements = [
+        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
+        for job_id, why in lost.items()
+    ]
+    await _compact_cut(db, locked, await attempts.end(db, [], settlements))
 
 
 def _key(change: StepWrite) -> StepKey:
@@ -141,8 +135,8 @@ async def _write(db: Db, locked: Locked, writes: Mapping[StepKey, StepWrite]) ->
     await _compact(db, locked, [_compaction(ids[key], write, chunks=write.log_chunks) for key, write in logs])
 
 
-async def _settle(db: Db, locked: Locked, settlements: Collection[Settlement]) -> None:
-    settled = await steps.settle(db, list(settlements))
+async def _compact_cut(db: Db, locked: Locked, settled: Sequence[Settled]) -> None:
+    """Logs of steps whose agent did not tell their end."""
     await _compact(db, locked, [_compaction(step.id, step, chunks=None) for step in settled])
 
 

@@ -330,13 +330,6 @@ async def existing(db: Db, job_ids: Collection[str]) -> set[str]:
     return {row["id"] for row in rows}
 
 
-async def accept(db: Db, job_ids: Collection[str]) -> None:
-    await db.execute(
-        "update dispatch_queue set accepted_at = now(), ack_deadline = null where id = any($1::uuid[])",
-        sorted(job_ids),
-    )
-
-
 async def move(db: Db, job_ids: Collection[str], session_id: str, ack_timeout_s: float) -> None:
     """Claims follow their agent to its new session. A claim that is not yet accepted gets a new ack deadline."""
     await db.execute(
@@ -369,10 +362,6 @@ async def release(db: Db, releases: Sequence[Release]) -> None:
         [one.given_back for one in releases],
         [one.expires_s for one in releases],
     )
-
-
-async def delete(db: Db, job_ids: Collection[str]) -> None:
-    await db.execute("delete from dispatch_queue where id = any($1::uuid[])", sorted(job_ids))
 
 
 async def find_unacknowledged(db: Db, batch: int) -> list[Overdue]:

@@ -30,13 +30,15 @@ class Ending(Struct, frozen=True):
     """Does not replace one that stands there already."""
 
 
+COLUMNS = "run_id, status, workflow_name, repo_identifier, concurrency_scope, concurrency_group"
+
+
 async def lock(db: Db, run_ids: Collection[str], *, skip_locked: bool = False, wait: bool = True) -> dict[str, Run]:
     """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing; without
     `wait` such a one raises `LockNotAvailableError`."""
     rows = await db.fetch(
         f"""
-        select run_id, status, workflow_name, repo_identifier, concurrency_scope, concurrency_group
-          from execution_runs
+        select {COLUMNS} from execution_runs
          where run_id = any($1::uuid[]) order by run_id
            for no key update {"skip locked" if skip_locked else "" if wait else "nowait"}
         """,  # noqa: S608 - constants
@@ -51,13 +53,6 @@ async def scopes(db: Db, run_ids: Collection[str]) -> dict[str, str | None]:
         "select run_id, concurrency_scope from execution_runs where run_id = any($1::uuid[])", sorted(run_ids)
     )
     return {row["run_id"]: row["concurrency_scope"] for row in rows}
-
-
-async def start(db: Db, run_ids: Collection[str]) -> None:
-    await db.execute(
-        "update execution_runs set status = 'running', started_at = now() where run_id = any($1::uuid[])",
-        sorted(run_ids),
-    )
 
 
 async def cancelling(db: Db, run_id: str, *, by: str, reason: str) -> None:

@@ -144,35 +144,3 @@ async def begin_attempt(db: Db, attempts: Sequence[tuple[str, int]]) -> None:
         job_ids,
         numbers,
     )
-
-
-async def settle(db: Db, settlements: Sequence[Settlement]) -> list[Settled]:
-    """End what has not ended. Returns the steps that had begun: their logs are to be compacted."""
-    rows = await db.fetch(
-        """
-        update execution_steps s
-           set status = case when was.status = 'running' then e.running else e.pending end,
-               completed_at = now(),
-               duration_ms = (extract(epoch from now() - s.started_at) * 1000)::int,
-               error_message = case when was.status = 'running' then nullif(e.error, '') end
-          from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[])
-                 as e (job_id, attempt, running, pending, error)
-         cross join lateral (
-           select id, status from execution_steps
-            where job_id = e.job_id and attempt <= greatest(e.attempt, 1) and status in ('pending', 'running')
-           offset 0 -- by the job's index, however few open steps the statistics promise
-         ) was
-         where s.id = was.id
-        returning s.id, s.run_id, s.job_id, s.attempt, s.step_index, was.status as was
-        """,
-        [one.job_id for one in settlements],
-        [one.attempt for one in settlements],
-        [str(one.running) for one in settlements],
-        [str(one.pending) for one in settlements],
-        [one.error for one in settlements],
-    )
-    return [
-        Settled(row["id"], row["run_id"], row["job_id"], row["attempt"], row["step_index"])
-        for row in rows
-        if row["was"] == "running"
-    ]
