@@ -1,7 +1,8 @@
 """Many agents in one process that speak the real protocol and do no work.
 
-`python -m tests.bench.light_agents URL TOKEN_FILE FIRST COUNT SLOTS` connects agents `FIRST` to `FIRST + COUNT - 1`
-and says so in a line. A job is accepted; once that is acknowledged its one step begins and ends, and the job with it.
+`python -m tests.bench.light_agents URL TOKEN_FILE FIRST COUNT SLOTS STEPS` connects agents `FIRST` to
+`FIRST + COUNT - 1` and says so in a line. A job is accepted; once that is acknowledged its steps begin and end, and the
+job with them. With no steps it goes on for ever, and agents that lose their socket bring it to the next one.
 Every line that is read is answered by one that tells what happened since the last: `{"ended": …, "refused": …}`; the
 line `quit` ends the process.
 """
@@ -20,6 +21,7 @@ import uvloop
 from kici.wire.agent import (
     Ack,
     AgentFrame,
+    AttemptRef,
     Dispatch,
     FromAgent,
     FromOrchestrator,
@@ -48,14 +50,13 @@ class Tally:
 
 
 class LightAgent:
-    """`hold`: begin jobs, and never end them."""
-
-    def __init__(self, name: str, token: str, slots: int, tally: Tally, *, hold: bool = False) -> None:
+    def __init__(self, name: str, token: str, slots: int, tally: Tally, *, steps: int = 1) -> None:
         self.name = name
         self._token = token
         self._slots = slots
         self._tally = tally
-        self._hold = hold
+        self._steps = steps
+        self._held: dict[str, int] = {}
         self._seq = 0
         self._accepted: dict[int, Dispatch] = {}
         self._ending: set[int] = set()
@@ -68,17 +69,26 @@ class LightAgent:
             self._socket, welcome = await self._connect(url)
         connected.set()
         number = 0
-        while not self._socket.closed.done():
+        while True:
             await asyncio.wait([self._socket.closed], timeout=welcome.heartbeat_s)
             number += 1
             if not self._socket.closed.done():
                 self._say([(0, Heartbeat(number))])
                 self._send()
-        raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
+            elif self._steps:
+                raise ConnectionError(f"{self.name} was sent away: {self._socket.closed.result()}")
+            else:
+                async with gate:
+                    self._socket, welcome = await self._connect(url)
 
     async def _connect(self, url: str) -> tuple[LightSocket, Welcome]:
         for _ in range(TRIES):
-            self._socket = await connect(url, self._on_message, self._send)
+            self._welcome = asyncio.get_running_loop().create_future()
+            try:
+                self._socket = await connect(url, self._on_message, self._send)
+            except OSError:
+                await asyncio.sleep(0.2)
+                continue
             hello = Hello(
                 agent_id=self.name,
                 boot_id=self.name,
@@ -89,6 +99,7 @@ class LightAgent:
                 labels=("kici:os:linux",),
                 slots=self._slots,
                 clock_ms=_now_ms(),
+                attempts=tuple(AttemptRef(*one) for one in self._held.items()),
             )
             self._say([(0, hello)])
             self._send()
@@ -132,27 +143,32 @@ class LightAgent:
     def _acknowledged(self, seq: int) -> None:
         job = self._accepted.pop(seq, None)
         if job is not None:
-            if not self._hold:
+            if self._steps:
                 self._work(job)
+            else:
+                self._held[job.job_id] = job.attempt
         elif seq in self._ending:
             self._ending.discard(seq)
             self._tally.ended += 1
 
     def _work(self, job: Dispatch) -> None:
         now = _now_ms()
-        begun = StepStatusChanged(job.job_id, job.attempt, 0, "run", "running", now)
-        done = StepStatusChanged(job.job_id, job.attempt, 0, "run", "success", now, started_at_ms=now, exit_code=0)
-        end = self._next(), self._next(), self._next()
-        self._ending.add(end[2])
-        last = JobStatusChanged(job.job_id, job.attempt, "success", now)
-        self._say(list(zip(end, (begun, done, last), strict=True)))
+        for index in range(self._steps):
+            begun = StepStatusChanged(job.job_id, job.attempt, index, "run", "running", now)
+            done = StepStatusChanged(
+                job.job_id, job.attempt, index, "run", "success", now, started_at_ms=now, exit_code=0
+            )
+            self._say([(self._next(), begun), (self._next(), done)])
+        last = self._next()
+        self._ending.add(last)
+        self._say([(last, JobStatusChanged(job.job_id, job.attempt, "success", now))])
 
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def main(url: str, token_file: str, first: int, count: int, slots: int, *, hold: bool) -> None:
+async def main(url: str, token_file: str, first: int, count: int, slots: int, steps: int) -> None:
     token = Path(token_file).read_text().strip()
     tally = Tally()
     gate = asyncio.Semaphore(CONNECTING)
@@ -160,7 +176,7 @@ async def main(url: str, token_file: str, first: int, count: int, slots: int, *,
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
-                LightAgent(f"light-{first + place}", token, slots, tally, hold=hold).run(url, connected[place], gate)
+                LightAgent(f"light-{first + place}", token, slots, tally, steps=steps).run(url, connected[place], gate)
             )
             for place in range(count)
         ]
@@ -178,6 +194,5 @@ async def main(url: str, token_file: str, first: int, count: int, slots: int, *,
 
 if __name__ == "__main__":
     address, file, *numbers = sys.argv[1:]
-    begin, many, each = (int(one) for one in numbers[:3])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(address, file, begin, many, each, hold="hold" in numbers))
+        runner.run(main(address, file, *map(int, numbers)))

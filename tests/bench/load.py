@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import secrets
 import socket
 import sys
@@ -31,11 +32,15 @@ from tests.support.postgres import reachable_folder, with_database
 
 SHA = "a" * 40
 LABEL = "kici:os:linux"
+OPEN_FILES = 8_192
+"""Sockets of thousands of agents, in this process's children too."""
 
 
 @asynccontextmanager
 async def server() -> AsyncIterator[str]:
     """The URL of a fresh PostgreSQL with everything on that keeps what was committed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, OPEN_FILES)), hard))
     with reachable_folder() as folder:
         embedded = EmbeddedPostgres(folder)
         url = await embedded.start()
@@ -172,16 +177,16 @@ class Agents:
 
 @asynccontextmanager
 async def agents(
-    one: Coordinator, *, count: int, slots: int, processes: int = 2, hold: bool = False
+    one: Coordinator, *, count: int, slots: int, processes: int = 2, steps: int = 1, first: int = 0
 ) -> AsyncIterator[list[Agents]]:
-    """Connected."""
+    """Connected. With no `steps` their jobs never end."""
     started: list[Agents] = []
     try:
         each = count // processes
         for number in range(processes):
             many = each + (count % processes if number == 0 else 0)
-            first = number * (each + count)
-            argv = [one.url, str(one.token_file), str(first), str(many), str(slots), *(["hold"] if hold else [])]
+            begin = first + number * (each + count % processes)
+            argv = [one.url, str(one.token_file), str(begin), str(many), str(slots), str(steps)]
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.bench.light_agents", *argv),
                 stdin=asyncio.subprocess.PIPE,
@@ -190,7 +195,7 @@ async def agents(
             started.append(Agents(process))
         for group in started:
             assert group.process.stdout
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 if await group.process.stdout.readline() != b"connected\n":
                     raise RuntimeError(f"the agents did not connect:\n{one.log()}")
         yield started

@@ -27,6 +27,10 @@ from kici.wire.agent import JobStatusChanged
 log = structlog.get_logger(__name__)
 
 MAX_ITEMS = 1_024
+LINES = 2
+"""Batches on their way at once: PostgreSQL works on one while the other is prepared or answered."""
+MAX_RUNS = 100_000
+"""Remembered; what is forgotten costs a batch that finds a run locked."""
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
 
@@ -95,7 +99,11 @@ class StatusWriter:
         self._numbers = itertools.count(1)
         self._waiting: dict[str, list[int]] = {}
         """Job → numbers of its frames that are not answered yet, ascending."""
-        self._commits: GroupCommit[Item, Outcome] = GroupCommit(self._apply, max_items=MAX_ITEMS)
+        self._runs: dict[str, str] = {}
+        """Job → run, of jobs that were heard of."""
+        self._commits: GroupCommit[Item, Outcome] = GroupCommit(
+            self._apply, max_items=MAX_ITEMS, lines=LINES, key=self._key
+        )
 
     async def run(self) -> None:
         await self._commits.run()
@@ -149,10 +157,24 @@ class StatusWriter:
                 await batch.apply(db)
         except LeaseLost:
             return [Busy() for _ in items]
+        self._remember(batch)
         batch.locked.wakes.send(self._notifier)
         metrics.BATCH.observe(len(items))
         metrics.REPEATED.inc(batch.repeated)
         return [batch.outcomes.get(item.number, _BUSY) for item in items]
+
+    def _key(self, item: Item) -> str:
+        """Batches that are on their way together do not touch the same run, or one would put off what is locked."""
+        return self._runs.get(item.job_id, item.job_id)
+
+    def _remember(self, batch: Batch) -> None:
+        if len(self._runs) > MAX_RUNS:
+            self._runs.clear()
+        for job in batch.locked.jobs.values():
+            if job.ended:
+                self._runs.pop(job.job_id, None)
+            else:
+                self._runs[job.job_id] = job.run_id
 
     def _in_turn(self, items: Sequence[Item]) -> list[Item]:
         """Those before which nothing of the same job waits outside the batch, in the order in which they came."""

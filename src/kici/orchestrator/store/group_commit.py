@@ -58,12 +58,18 @@ class GroupCommit(Generic[Item, Result]):
         size_of: Callable[[Item], int] | None = None,
         max_waiting: int | None = None,
         timeout_s: float = 5.0,
+        lines: int = 1,
+        key: Callable[[Item], object] | None = None,
     ) -> None:
         """A batch has up to `max_items`, and up to `max_bytes` by `size_of` (a larger item goes alone).
 
         `max_waiting` items wait in the queue, ten batches by default; whoever comes then waits for room.
         `timeout_s` bounds one `apply`; a database that is silent for longer is taken for away.
+        With several `lines` so many batches are on their way at once: while one commits, the next is prepared. Items
+        of one `key` are never in two of them, and keep their order.
         """
+        if lines < 1 or (lines > 1 and key is None):
+            raise ValueError("lines must be positive, and several of them need key")
         if max_items < 1 or (max_bytes is not None and size_of is None):
             raise ValueError("max_items must be positive, and max_bytes needs size_of")
         self._apply = apply
@@ -75,6 +81,9 @@ class GroupCommit(Generic[Item, Result]):
         self._waiting: deque[tuple[Item, Answer[Result]]] = deque()
         self._arrived = asyncio.Event()
         self._stopped = False
+        self._lines = lines
+        self._key = key
+        self._on_their_way: set[object] = set()
 
     async def submit(self, item: Item) -> Result:
         """Have the item applied and answer its result. Cancelled before its batch began, it is not applied."""
@@ -96,6 +105,15 @@ class GroupCommit(Generic[Item, Result]):
     async def run(self) -> None:
         """Batch after batch until cancelled; then those who still wait get `Unavailable`."""
         self._stopped = False
+        try:
+            async with asyncio.TaskGroup() as lines:
+                for _ in range(self._lines):
+                    lines.create_task(self._line())
+        finally:
+            self._stopped = True
+            self._refuse([], STOPPING)
+
+    async def _line(self) -> None:
         batch: list[tuple[Item, Answer[Result]]] = []
         try:
             while True:
@@ -104,27 +122,37 @@ class GroupCommit(Generic[Item, Result]):
                 if not batch:
                     self._arrived.clear()
                     continue
+                keys = {self._key(item) for item, _ in batch} if self._key else set()
+                self._on_their_way |= keys
                 try:
                     await self._settle(batch)
                 except _Away as away:
                     waited = len(batch) + len(self._waiting)
                     log.warning("the database is away: refused what waited", items=waited, error=repr(away.__cause__))
                     self._refuse(batch, AWAY)
+                finally:
+                    self._on_their_way -= keys
+                    self._arrived.set()  # what waited for one of these keys
+                batch = []
         finally:
-            self._stopped = True
             self._refuse(batch, STOPPING)
 
     def _take(self) -> list[tuple[Item, Answer[Result]]]:
         batch: list[tuple[Item, Answer[Result]]] = []
+        blocked: list[tuple[Item, Answer[Result]]] = []
         size = 0
         while self._waiting and len(batch) < self._max_items:
             item, answer = self._waiting[0]
+            if self._key is not None and self._key(item) in self._on_their_way:
+                blocked.append(self._waiting.popleft())
+                continue
             if not answer.done():  # cancelled
                 size += self._size_of(item)
                 if batch and self._max_bytes is not None and size > self._max_bytes:
                     break
                 batch.append((item, answer))
             self._waiting.popleft()
+        self._waiting.extendleft(reversed(blocked))
         return batch
 
     async def _settle(self, batch: Sequence[tuple[Item, Answer[Result]]]) -> None:
