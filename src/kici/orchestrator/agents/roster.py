@@ -91,13 +91,14 @@ class Roster:
         self.on_free: Callable[[], None] = lambda: None
         self.on_connect: list[Callable[[], None]] = []
         self._agents: dict[str, Agent] = {}
+        self._newest: dict[str, Agent] = {}
+        """By the agent's name: it has one session here at most."""
 
     def add(self, agent: Agent) -> list[Agent]:
         """A session has been opened. Returns the older ones of the same agent, which it supersedes."""
-        older = [other for other in self._agents.values() if other.agent_id == agent.agent_id]
-        for other in older:
-            del self._agents[other.session_id]
-        self._agents[agent.session_id] = agent
+        newest = self._newest.get(agent.agent_id)
+        older = [newest] if newest is not None and self._agents.pop(newest.session_id, None) else []
+        self._agents[agent.session_id] = self._newest[agent.agent_id] = agent
         return older
 
     def connect(self, agent: Agent, link: Link) -> None:
@@ -107,7 +108,9 @@ class Roster:
         self.on_free()
 
     def remove(self, session_id: str) -> None:
-        self._agents.pop(session_id, None)
+        agent = self._agents.pop(session_id, None)
+        if agent is not None and self._newest.get(agent.agent_id) is agent:
+            del self._newest[agent.agent_id]
 
     def get(self, session_id: str) -> Agent | None:
         return self._agents.get(session_id)
