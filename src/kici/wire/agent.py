@@ -202,6 +202,8 @@ class Dispatch(Message, frozen=True, tag="job.dispatch"):
     kill_after_silence_s: float | None = None
     """Set when the next attempt may start by itself: the agent then kills user code this long after it sent its last
     acknowledged heartbeat. None: it runs on and reports when it is back."""
+    timeout_ms: int | None = None
+    """Of the whole attempt, from its acceptance: the job's own timeout, or the orchestrator's for jobs without one."""
 
     def __repr__(self) -> str:
         return f"Dispatch(job_id={self.job_id!r}, attempt={self.attempt}, name={self.name!r})"

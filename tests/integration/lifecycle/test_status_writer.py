@@ -50,6 +50,21 @@ async def test_a_late_start_never_overwrites_an_end(rig: Rig) -> None:
     assert await made.steps("build") == {(1, 0): "failed"}
 
 
+async def test_a_step_that_began_in_1970_by_its_agents_clock_keeps_nobody_from_ending(rig: Rig) -> None:
+    """A machine without a battery says so until its clock is set, and milliseconds of years are more than a column has
+    room for."""
+    made = await rig.make(job("build", steps=("first", "second")))
+    await rig.begin(made)
+    assert await rig.step(made["build"], "running", index=0, at_ms=1) == ""
+    assert await rig.step(made["build"], "success", index=0) == ""
+    assert await rig.step(made["build"], "running", index=1, at_ms=1) == ""
+    await rig.pool.execute("update execution_jobs set started_at = 'epoch'")
+    await rig.pool.execute("update execution_runs set started_at = 'epoch'")
+    assert await rig.end(made["build"]) == ""
+    assert await made.steps("build") == {(1, 0): "success", (1, 1): "success"}
+    assert (await made.run())["status"] == "success"
+
+
 async def test_another_end_than_the_first_is_refused_with_the_first(rig: Rig) -> None:
     made = await rig.make(job("build"))
     await rig.begin(made)

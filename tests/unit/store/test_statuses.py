@@ -14,8 +14,8 @@ KNOWN = {
     JOBS_ON_AGENTS,
     OPEN_RUNS,
     frozenset({"pending", "running"}),  # steps that have not ended; runs whose deadline counts
-    frozenset({"running", "recovering"}),  # jobs whose deadline counts: `cancelling` has one of its own
     frozenset({"pending", "queued", "recovering", "cancelling"}),  # jobs that wait, and say why
+    frozenset(map(str, TERMINAL_RUN)),
     frozenset({"active", "queued"}),  # of a concurrency group
     frozenset({"active", "queued", "completed", "cancelled"}),  # all of one
 }

@@ -97,7 +97,9 @@ class Roster:
     def add(self, agent: Agent) -> list[Agent]:
         """A session has been opened. Returns the older ones of the same agent, which it supersedes."""
         newest = self._newest.get(agent.agent_id)
-        older = [newest] if newest is not None and self._agents.pop(newest.session_id, None) else []
+        older = [newest] if newest is not None and newest.session_id in self._agents else []
+        for one in older:
+            del self._agents[one.session_id]
         self._agents[agent.session_id] = self._newest[agent.agent_id] = agent
         return older
 
@@ -136,6 +138,14 @@ class Roster:
             and not agent.draining
             and not agent.lost
             and agent.rests_until <= now
+        ]
+
+    def offered(self) -> list[frozenset[str]]:
+        """The labels of each agent that takes jobs, idle or not."""
+        return [
+            agent.labels
+            for agent in self._agents.values()
+            if agent.link is not None and not agent.draining and not agent.lost
         ]
 
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:

@@ -9,7 +9,7 @@ from kici.orchestrator.dispatch.contract import Login
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.retry import starts_by_itself
 from kici.orchestrator.store.jobs import Orders
-from kici.orchestrator.store.queue import Claimed
+from kici.orchestrator.store.lanes import Claimed
 from kici.wire.agent import Checkout, Dispatch, OrchestratorFrame, orchestrator_frames
 from kici.wire.context import JobContext
 
@@ -65,6 +65,7 @@ def dispatch(orders: Orders, claimed: Claimed, job_token: str, login: Login, *, 
         job_token=job_token,
         context=context(orders, claimed.attempt, place),
         kill_after_silence_s=limits.recovery_s if alone else None,
+        timeout_ms=orders.definition.timeout_ms or limits.job_timeout_ms,
     )
     frame = orchestrator_frames.encode(OrchestratorFrame(message))
     if len(frame) > MAX_DISPATCH_BYTES:

@@ -35,8 +35,14 @@ async def accept(db: Db, locked: Locked, acceptances: Sequence[Acceptance]) -> d
         )
         taken.append(one)
     if taken:
-        runs = {locked.jobs[one.job_id].run_id for one in taken}
-        await attempts.accept(db, taken, starting=_starting(locked, runs))
+        limits = locked.limits
+        await attempts.accept(
+            db,
+            taken,
+            starting=_starting(locked, {locked.jobs[one.job_id].run_id for one in taken}),
+            timeout_ms=limits.job_timeout_ms,
+            margin_s=limits.timeout_margin_s,
+        )
         later = [(one.job_id, one.attempt) for one in taken if one.attempt > 1]
         if later:
             await steps.begin_attempt(db, later)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
 from kici.orchestrator.lifecycle import accept, end, requeue, steps
+from kici.orchestrator.lifecycle.deadlines import ends_as
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, in_free_scopes
@@ -125,7 +126,7 @@ class Batch:
         self.repeated += 1
 
     async def _give_back(self, db: Db) -> None:
-        backs = []
+        backs: dict[str, str] = {}
         for item, frame in self._of(JobRejected):
             row = self.locked.queue.get(item.job_id)
             self.outcomes[item.number] = Taken()
@@ -135,7 +136,7 @@ class Batch:
                 and row.accepted_at is None
                 and item.job_id not in backs
             ):
-                backs.append(item.job_id)
+                backs[item.job_id] = f"agent {item.session.agent_id} did not take it ({frame.reason})"
         await requeue.give_back(db, self.locked, backs)
 
     async def _record_steps(self, db: Db) -> None:
@@ -203,7 +204,7 @@ class Batch:
             elif frame.status not in _EVENTS:
                 self.outcomes[item.number] = Refused(f"an agent cannot end a job as {frame.status!r}")
             elif job.ended:
-                if job.status == frame.status:
+                if job.status == ends_as(job.timed_out, frame.status):
                     self._told_before(item)
                 else:
                     self.outcomes[item.number] = Refused(f"the job has already ended as {job.status}", Kind.ENDED)
@@ -255,7 +256,7 @@ def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
     early = {"scope": "job", "category": "preparation", "message": error, "jobName": job.job_name}
     return end.End(
         frame.job_id,
-        _EVENTS[JobStatus(frame.status)],
+        _EVENTS[JobStatus(ends_as(job.timed_out, frame.status))],
         error=error,
         outputs=storable.json(frame.outputs) if frame.outputs else None,
         init_failure=early if frame.failed_before_user_code else None,

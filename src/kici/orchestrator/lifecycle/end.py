@@ -32,16 +32,17 @@ async def cascade(
     ended: Collection[str] = (),
     *,
     ready: Collection[str] = (),
+    ends: Sequence[End] = (),
     freed: Collection[Group] = (),
 ) -> None:
-    """All that follows from ends that are written, from jobs whose needs are met, and from slots that are free.
+    """All that follows from ends that are written and such that are still to be, from jobs whose needs are met, and
+    from slots that are free. A job is to be named as ready once: it may join a group.
 
     Whatever starts or ends thereby has consequences of its own; each turn ends a job, starts one, or is the last.
     """
-    ready, freed = list(ready), set(freed)
+    ready, ends, freed = list(ready), list(ends), set(freed)
     runs: set[str] = set()
-    while ended or ready or freed:
-        ends: list[End] = []
+    while ended or ready or ends or freed:
         if ended:
             runs |= {locked.jobs[job_id].run_id for job_id in ended}
             released, skipped = await needs.release(db, locked, ended)
@@ -53,6 +54,7 @@ async def cascade(
         ready = []
         refused = await _write(db, locked, ends)
         ended = {one.job_id for one in ends} - refused.keys()
+        ends = []
         if ended:
             continue
         freed |= await concurrency.release_runs(db, locked, await run_end.roll_up(db, locked, runs))

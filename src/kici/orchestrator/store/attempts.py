@@ -59,19 +59,36 @@ async def lock_free(
     return _free.decode(text)
 
 
-async def accept(db: Db, accepted: Sequence[Acceptance], *, starting: Collection[str]) -> None:
-    """The jobs run, their claims are accepted, and the runs `starting` start."""
+async def accept(
+    db: Db,
+    accepted: Sequence[Acceptance],
+    *,
+    starting: Collection[str],
+    timeout_ms: int | None = None,
+    margin_s: float = 0.0,
+) -> None:
+    """The jobs run, their claims are accepted, and the runs `starting` start. Timeouts count from now.
+
+    `timeout_ms` is for jobs that have none of their own; None = they have no deadline. `margin_s`: beyond timeout and
+    grace period, for their agents to stop them themselves.
+    """
     await db.execute(
         """
         with run as (
-          update execution_runs set status = 'running', started_at = now() where run_id = any($5::uuid[])
+          update execution_runs
+             set status = 'running', started_at = now(),
+                 deadline = now() + make_interval(secs => workflow_timeout_ms / 1000.0)
+           where run_id = any($5::uuid[])
         ), claimed as (
           update dispatch_queue set accepted_at = now(), ack_deadline = null where id = any($1::uuid[])
         )
         update execution_jobs j
            set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
                started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
-               recovery_deadline = null, report_deadline = null, error_message = null
+               recovery_deadline = null, report_deadline = null, error_message = null,
+               deadline = now() + make_interval(secs => $7 + (
+                 coalesce((j.definition ->> 'timeoutMs')::float8, $6::float8)
+                 + coalesce((j.definition ->> 'gracePeriodMs')::float8, 30000)) / 1000)
           from unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) as a (job_id, attempt, session_id, agent_id)
          where j.job_id = a.job_id
         """,
@@ -80,6 +97,8 @@ async def accept(db: Db, accepted: Sequence[Acceptance], *, starting: Collection
         [one.session_id for one in accepted],
         [one.agent_id for one in accepted],
         sorted(starting),
+        timeout_ms,
+        margin_s,
     )
 
 
@@ -94,7 +113,7 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
         with ended as (
           update execution_jobs j
              set status = e.status, completed_at = now(),
-                 duration_ms = (extract(epoch from now() - j.started_at) * 1000)::int,
+                 duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
                  error_message = coalesce(nullif(e.error, ''),
                                           case when e.status = 'cancelled' then j.error_message end),
                  outputs = coalesce(e.outputs, j.outputs),
@@ -111,7 +130,7 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
         update execution_steps s
            set status = case when was.status = 'running' then e.running else e.pending end,
                completed_at = now(),
-               duration_ms = (extract(epoch from now() - s.started_at) * 1000)::int,
+               duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
                error_message = case when was.status = 'running' then nullif(e.error, '') end
           from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[])
                  as e (job_id, attempt, running, pending, error)

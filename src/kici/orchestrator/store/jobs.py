@@ -34,6 +34,8 @@ class Job(Struct, frozen=True):
     retry_on_infra: Retry | None = None
     grace_ms: int = 30_000
     cancel_force: bool = False
+    timed_out: str | None = None
+    """Set: it is stopped for taking too long, and ends as failed with this sentence."""
     base_job_name: str = ""
     position: int = 0
     needs_satisfied: bool = True
@@ -56,6 +58,7 @@ class Definition(Struct, frozen=True, rename="camel"):
     priority: int = 0
     env: dict[str, str] = {}
     """Templates expanded."""
+    timeout_ms: int | None = None
 
 
 class Acceptance(Struct, frozen=True):
@@ -148,8 +151,8 @@ async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, Place]:
 
 COLUMNS = """
   job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
-  coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position, needs_satisfied,
-  concurrency_group, wave_max_parallel, wave_fail_fast
+  timed_out, coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position,
+  needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast
 """
 
 
@@ -319,7 +322,7 @@ async def to_stop(db: Db, sessions: Collection[str]) -> list[Stop]:
     rows = await db.fetch(
         """
         select j.job_id, j.attempt, j.session_id, j.cancel_force as force,
-               coalesce(j.error_message, r.failure_reason, 'cancelled') as reason
+               coalesce(j.timed_out, j.error_message, r.failure_reason, 'cancelled') as reason
           from execution_jobs j join execution_runs r on r.run_id = j.run_id
          where j.session_id = any($1::uuid[]) and j.status = 'cancelling' and j.cancel_requested_at is not null
         """,

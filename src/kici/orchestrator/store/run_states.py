@@ -78,10 +78,10 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
         """
         update execution_runs r
            set status = e.status, completed_at = now(), started_at = coalesce(r.started_at, now()),
-               duration_ms = (extract(epoch from now() - coalesce(r.started_at, now())) * 1000)::int,
-               failure_reason = coalesce(r.failure_reason, e.reason, (
+               duration_ms = least(extract(epoch from now() - coalesce(r.started_at, now())) * 1000, 2147483647)::int,
+               failure_reason = case when e.status <> 'success' then coalesce(r.failure_reason, e.reason, (
                  select min(j.error_message) from execution_jobs j
-                  where e.status = 'cancelled' and j.run_id = r.run_id and j.status = 'cancelled'))
+                  where e.status = 'cancelled' and j.run_id = r.run_id and j.status = 'cancelled')) end
           from unnest($1::uuid[], $2::text[], $3::text[]) as e (run_id, status, reason)
          where r.run_id = e.run_id
         """,

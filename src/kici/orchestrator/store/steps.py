@@ -92,7 +92,7 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                started_at = coalesce(excluded.started_at, s.started_at), completed_at = excluded.completed_at,
                duration_ms = coalesce(
                  excluded.duration_ms,
-                 (greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000)::int
+                 least(greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000, 2147483647)::int
                ),
                exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks,
                log_lines = coalesce(s.log_lines, excluded.log_lines)
