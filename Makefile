@@ -6,11 +6,12 @@ CODE := src tests demo
 # What asks the database something: it runs on the embedded version in `make test` and on version 15 in `make proofs`.
 ON_POSTGRES := $(addprefix tests/integration/,agents api caches cluster dispatch identity intake lifecycle logs \
   maintenance pipeline store)
+export JOBS AGENTS SEED MINUTES KEEP
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format bench proofs clean
+.PHONY: help demo up test check format bench proofs chaos soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,12 @@ bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
 proofs: $(VENV)/dev ## the long proofs, in a short form
 	@$(BIN)/pytest -n 2 -m proof $(ARGS)
 	@KICI_TEST_POSTGRES=15 $(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ARGS) $(ON_POSTGRES)
+
+chaos: $(VENV)/dev ## kill -9 everything while 2,000 jobs run (JOBS, AGENTS, SEED, MINUTES; KEEP=1 leaves the database)
+	@$(BIN)/python -m tests.chaos
+
+soak: $(VENV)/dev ## play the model of the lifecycle for MINUTES=n (10), with SEED=s as an earlier run did
+	@$(BIN)/python -m tests.integration.model --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove what these targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

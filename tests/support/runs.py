@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.engine.events import Event, EventType
-from kici.engine.lockfile import LockJob
+from kici.engine.lockfile import LockConcurrency, LockJob
 from kici.engine.plan import plan
 from kici.orchestrator.lifecycle.new_run import settle_new_run
 from kici.orchestrator.store import runs
-from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun
+from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun, Reused
 from tests.support.locks import workflow
 
 SHA = "a" * 40
@@ -57,14 +57,25 @@ class Made(Struct, frozen=True):
 
 
 async def make_run(
-    pool: Pool[Record], jobs: Sequence[LockJob], *, repo: str = "local/demo", problems: Sequence[str] = (), **event: Any
+    pool: Pool[Record],
+    jobs: Sequence[LockJob],
+    *,
+    repo: str = "local/demo",
+    problems: Sequence[str] = (),
+    reused: Mapping[str, Reused] | None = None,
+    timeout_ms: int | None = None,
+    concurrency: LockConcurrency | None = None,
+    scope: str = "",
+    **event: Any,
 ) -> Made:
-    """`problems` names jobs that fail at birth."""
+    """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run. `concurrency`
+    is the whole run's, `scope` that of its groups: by default the repository's."""
     happened = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo, **event)
     new: list[NewJob] = []
-    planned = plan(workflow("ci", jobs=jobs), happened).jobs
-    ids = {one.name: str(uuid.uuid4()) for one in planned}
-    for one in planned:
+    planned = plan(workflow("ci", jobs=jobs, concurrency=concurrency), happened)
+    assert not planned.concurrency_problem
+    ids = {one.name: str(uuid.uuid4()) for one in planned.jobs}
+    for one in planned.jobs:
         new.append(
             NewJob(
                 job_id=ids[one.name],
@@ -75,7 +86,9 @@ async def make_run(
                 matrix=one.matrix,
                 needs=tuple(NewNeed(ids[need.upstream], need.upstream, tuple(need.run_on)) for need in one.needs),
                 requirement=one.requirement,
+                concurrency_group=one.concurrency_group,
                 problem="it cannot be made" if one.name in problems else "",
+                reused=(reused or {}).get(one.name),
             )
         )
     run = NewRun(
@@ -93,7 +106,10 @@ async def make_run(
         event=happened,
         delivery_id="d",
         trigger_event="push",
-        queue_timeout_s=3600,
+        timeout_ms=timeout_ms,
+        concurrency_scope=scope or f"internal:local::{repo}",
+        concurrency_group=planned.concurrency_group,
+        concurrency=runs.policy(concurrency),
     )
     async with pool.acquire() as db, db.transaction():
         assert await runs.create(db, run, new)

@@ -100,7 +100,13 @@ def blocking(ctx: Ctx) -> dict[str, int]:
     return {}
 
 
-@job(runs_on=["linux", re.compile("gpu")], needs=[build.when("always"), "lint"], priority=2)
+@job(
+    runs_on=["linux", re.compile("gpu")],
+    needs=[build.when("always"), "lint"],
+    priority=2,
+    max_parallel=2,
+    fail_fast=True,
+)
 def version(ctx: Ctx) -> str:
     return "1"
 

@@ -19,6 +19,7 @@ import msgspec
 
 from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
 from kici.agent.transfers import ProtocolBroken, Transfers
+from kici.engine import timeouts
 from kici.engine.lockfile import LockJob
 from kici.errors import KiciError
 from kici.wire.codec import UnreadableMessage
@@ -130,8 +131,11 @@ class Execution:
             words = self._box.last_words()
             raise RunnerFailed(f"{_died(await self._box.wait())} before it was ready: {words or 'it says nothing'}")
 
-    async def run(self, start: Start) -> JobEnded:
-        """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left."""
+    async def run(self, start: Start, *, spent_s: float = 0.0) -> JobEnded:
+        """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
+
+        `spent_s` of the job's timeout are over.
+        """
         assert self._box
         assert self._writer
         self._job = start.job
@@ -142,8 +146,10 @@ class Execution:
             if self._cancelled:
                 self._begin_cancel(self._cancelled, self._forced)
             if start.job.timeout_ms is not None:
-                limit_s = start.job.timeout_ms / 1000
-                self._deadline = asyncio.get_running_loop().call_later(limit_s, self._job_timeout, limit_s)
+                limit_ms = start.job.timeout_ms
+                self._deadline = asyncio.get_running_loop().call_later(
+                    max(limit_ms / 1000 - spent_s, 0), self._job_timeout, limit_ms
+                )
             await asyncio.wait((conversation, stopped, died), return_when=asyncio.FIRST_COMPLETED)
             if died.done():
                 # What it said last may still be in the socket, which a process that it forked may hold open.
@@ -188,9 +194,9 @@ class Execution:
         if force:
             self._stopping.set()
 
-    def _job_timeout(self, limit_s: float) -> None:
+    def _job_timeout(self, limit_ms: int) -> None:
         if self._verdict is None:
-            reason = f"job_timeout: the job ran longer than its timeout of {limit_s:g} s"
+            reason = timeouts.of_job(limit_ms)
             self._verdict = JobEnded("failed", reason)
             self._ask_to_end(reason)
 

@@ -74,8 +74,8 @@ async def serve(settings: Settings) -> None:
     drain.listen()
     choice = choose(settings.sandbox)
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
-    outbox = Outbox()
     silence = Silence()
+    outbox = Outbox(silence.clock)
     shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
     identity = Identity(
         boot_id=secrets.token_hex(8),

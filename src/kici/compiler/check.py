@@ -33,6 +33,12 @@ def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
     for workflow in workflows:
         if not workflow.triggers:
             yield _at(workflow.source, workflow, "it has no triggers, so nothing starts it: write on=manual() at least")
+        for job in workflow.jobs:
+            if job.matrix is None and not job.include:
+                for option, given in (("max_parallel", job.max_parallel is not None), ("fail_fast", job.fail_fast)):
+                    if given:
+                        message = f"job {job.name!r}: it has no matrix, so {option} does nothing: leave it out"
+                        yield _at(job.location or workflow.source, workflow, message)
 
 
 def _same_names(workflow: LockWorkflow) -> Iterator[Diagnostic]:

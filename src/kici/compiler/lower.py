@@ -83,6 +83,8 @@ class Lowering:
             grace_period_ms=job.grace_period_ms,
             retry_on_infra=_retry(job.retry_on_infra),
             priority=job.priority,
+            max_parallel=job.max_parallel,
+            fail_fast=job.fail_fast,
             description=job.description,
             location=self._location(job.location),
         )

@@ -1,4 +1,8 @@
-"""What may become of a run, a job and a step."""
+"""What may become of a run, a job and a step: every state, every event, every transition.
+
+`held` and `waiting` are states of the rule: a job that is held for an approval, or waits for a timer, is stored as
+`pending` beside a row that says for what.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from msgspec import Struct
 
 class RunStatus(StrEnum):
     PENDING = "pending"
+    HELD = "held"
+    """Waits for an approval before any of its jobs may start."""
     RUNNING = "running"
     CANCELLING = "cancelling"
     SUCCESS = "success"
@@ -19,7 +25,11 @@ class RunStatus(StrEnum):
 
 class JobStatus(StrEnum):
     PENDING = "pending"
-    """Waits for the jobs it needs."""
+    """Waits for the jobs it needs, for its concurrency group, or for its turn in a fan-out."""
+    HELD = "held"
+    """Its needs are met; it waits for an approval."""
+    WAITING = "waiting"
+    """Its needs are met; it waits for a timer."""
     QUEUED = "queued"
     """Has a row in the queue: waits for an agent, or was sent to one that has not yet accepted it."""
     RUNNING = "running"
@@ -32,6 +42,8 @@ class JobStatus(StrEnum):
     SKIPPED = "skipped"
     TIMED_OUT_STALE = "timed_out_stale"
     """Expired in the queue: never sent to an agent."""
+    DRIFT_DROPPED = "drift_dropped"
+    """The lock file has it, and the evaluated workflow has not."""
     INFRA_LOST = "infra_lost"
     """Its machine was lost and no attempt is left."""
 
@@ -46,6 +58,11 @@ class StepStatus(StrEnum):
 
 
 class RunEvent(StrEnum):
+    HOLD = "hold"
+    APPROVE = "approve"
+    REJECT = "reject"
+    EXPIRE = "expire"
+    """Nobody approved it in time."""
     START = "start"
     CANCEL_GRACEFUL = "cancel_graceful"
     SUCCEED = "succeed"
@@ -56,6 +73,13 @@ class RunEvent(StrEnum):
 class JobEvent(StrEnum):
     ENQUEUE = "enqueue"
     """Its needs are met."""
+    HOLD = "hold"
+    """An approval is needed."""
+    APPROVE = "approve"
+    REJECT = "reject"
+    WAIT = "wait"
+    """A timer has to run out first."""
+    TIMER_DONE = "timer_done"
     START = "start"
     """An agent has accepted it."""
     SUCCEED = "succeed"
@@ -64,8 +88,13 @@ class JobEvent(StrEnum):
     CANCEL = "cancel"
     """At once: nothing of it runs, or its agent has said so."""
     CANCEL_GRACEFUL = "cancel_graceful"
+    """Its agent is asked to stop it, or has begun to."""
+    CANCEL_FORCE = "cancel_force"
+    """It was asked to stop, and its agent has not said in time how it ended."""
+    COMPLETE = "complete"
+    """It was asked to stop, and is known not to run any more."""
     LOSE = "lose"
-    """Its agent is silent or gone."""
+    """Its agent is silent or gone. The original calls this RECOVER, and the return START."""
     RESUME = "resume"
     """Its agent is back and still runs it."""
     REQUEUE = "requeue"
@@ -73,7 +102,9 @@ class JobEvent(StrEnum):
     GIVE_UP = "give_up"
     """The machine was lost and no attempt is left."""
     EXPIRE = "expire"
-    """Nobody took it in time."""
+    """Nobody took it, or approved it, in time."""
+    DROP = "drop"
+    """The evaluated workflow does not have it."""
 
 
 class StepEvent(StrEnum):
@@ -94,16 +125,28 @@ class Rejected(Struct, frozen=True):
 R, J, S = RunStatus, JobStatus, StepStatus
 
 TERMINAL_RUN = frozenset({R.SUCCESS, R.FAILED, R.CANCELLED})
-TERMINAL_JOB = frozenset({J.SUCCESS, J.FAILED, J.CANCELLED, J.SKIPPED, J.TIMED_OUT_STALE, J.INFRA_LOST})
+TERMINAL_JOB = frozenset(
+    {J.SUCCESS, J.FAILED, J.CANCELLED, J.SKIPPED, J.TIMED_OUT_STALE, J.DRIFT_DROPPED, J.INFRA_LOST}
+)
 TERMINAL_STEP = frozenset({S.SUCCESS, S.FAILED, S.SKIPPED, S.CANCELLED})
-FAILED_JOB = frozenset({J.FAILED, J.TIMED_OUT_STALE, J.INFRA_LOST})
+FAILED_JOB = frozenset({J.FAILED, J.TIMED_OUT_STALE, J.DRIFT_DROPPED, J.INFRA_LOST})
 """Endings that make a run fail, and that `on_failure` takes."""
+ON_AGENT = frozenset({J.RUNNING, J.RECOVERING, J.CANCELLING})
+"""An agent has accepted it, and its end is not known."""
 
 _RUN: dict[RunStatus, dict[RunEvent, RunStatus]] = {
     R.PENDING: {
+        RunEvent.HOLD: R.HELD,
         RunEvent.START: R.RUNNING,
         RunEvent.CANCEL_GRACEFUL: R.CANCELLING,
         RunEvent.SUCCEED: R.SUCCESS,
+        RunEvent.FAIL: R.FAILED,
+        RunEvent.CANCEL: R.CANCELLED,
+    },
+    R.HELD: {
+        RunEvent.APPROVE: R.PENDING,
+        RunEvent.REJECT: R.CANCELLED,
+        RunEvent.EXPIRE: R.FAILED,
         RunEvent.FAIL: R.FAILED,
         RunEvent.CANCEL: R.CANCELLED,
     },
@@ -119,9 +162,28 @@ _RUN: dict[RunStatus, dict[RunEvent, RunStatus]] = {
 _JOB: dict[JobStatus, dict[JobEvent, JobStatus]] = {
     J.PENDING: {
         JobEvent.ENQUEUE: J.QUEUED,
+        JobEvent.HOLD: J.HELD,
+        JobEvent.WAIT: J.WAITING,
         JobEvent.SKIP: J.SKIPPED,
         JobEvent.FAIL: J.FAILED,
         JobEvent.CANCEL: J.CANCELLED,
+        JobEvent.DROP: J.DRIFT_DROPPED,
+    },
+    J.HELD: {
+        JobEvent.APPROVE: J.QUEUED,
+        JobEvent.REJECT: J.CANCELLED,
+        JobEvent.EXPIRE: J.CANCELLED,
+        JobEvent.SKIP: J.SKIPPED,
+        JobEvent.FAIL: J.FAILED,
+        JobEvent.CANCEL: J.CANCELLED,
+        JobEvent.DROP: J.DRIFT_DROPPED,
+    },
+    J.WAITING: {
+        JobEvent.TIMER_DONE: J.QUEUED,
+        JobEvent.SKIP: J.SKIPPED,
+        JobEvent.FAIL: J.FAILED,
+        JobEvent.CANCEL: J.CANCELLED,
+        JobEvent.DROP: J.DRIFT_DROPPED,
     },
     J.QUEUED: {
         JobEvent.START: J.RUNNING,
@@ -156,6 +218,8 @@ _JOB: dict[JobStatus, dict[JobEvent, JobStatus]] = {
         JobEvent.FAIL: J.FAILED,
         JobEvent.SKIP: J.SKIPPED,
         JobEvent.CANCEL: J.CANCELLED,
+        JobEvent.CANCEL_FORCE: J.CANCELLED,
+        JobEvent.COMPLETE: J.CANCELLED,
     },
 }
 

@@ -135,6 +135,10 @@ class LockJob(Node, frozen=True):
     grace_period_ms: int = 30_000
     retry_on_infra: Retry | None = None
     priority: int = 0
+    max_parallel: int | None = None
+    """Of the combinations of its matrix; absent = all at once."""
+    fail_fast: bool = False
+    """After the first combination that does not succeed, the others are halted."""
     description: str | None = None
     location: SourceLocation | None = None
 

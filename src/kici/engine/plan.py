@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import labels, matrix, patterns, templates
-from kici.engine.errors import EngineError, MatrixError
+from kici.engine.concurrency import MAX_GROUP_CHARS
+from kici.engine.errors import EngineError, MatrixError, TemplateError
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB
 from kici.engine.lockfile import LockConcurrency, LockFile, LockJob, LockWorkflow, Pattern, Trigger
@@ -44,6 +45,10 @@ class Plan(Struct, frozen=True):
     """In the lock file's order; a job's combinations side by side. Ends at 1,000 jobs: see `problem`."""
     problem: str = ""
     """Set if the run as a whole cannot be made."""
+    concurrency_group: str = ""
+    """Of the whole run."""
+    concurrency_problem: str = ""
+    """Set if that cannot be said: where groups count, the run cannot be made."""
 
 
 def plan(workflow: LockWorkflow, event: Event) -> Plan:
@@ -64,7 +69,8 @@ def plan(workflow: LockWorkflow, event: Event) -> Plan:
     if len(planned) > MAX_JOBS_PER_RUN:
         problem = f"workflow {workflow.name!r} gives {len(planned)} jobs; the limit is {MAX_JOBS_PER_RUN}: split it"
         return Plan((), problem)
-    return Plan(tuple(planned))
+    group, problem = _run_group(workflow, event)
+    return Plan(tuple(planned), concurrency_group=group, concurrency_problem=problem)
 
 
 def validate(lock: LockFile) -> list[str]:
@@ -101,10 +107,34 @@ def _expanded(workflow: LockWorkflow, planned: PlannedJob, event: Event) -> Plan
             planned,
             environment=templates.expand(job.environment, values) if job.environment else "",
             env={name: templates.expand(text, values) for name, text in (workflow.env | job.env).items()},
-            concurrency_group=templates.expand(concurrency.group, values, strict=True) if concurrency else "",
+            concurrency_group=_group(concurrency.group, values) if concurrency else "",
         )
     except EngineError as error:
         return replace(planned, problem=f"job {planned.name!r}: {error}")
+
+
+def _run_group(workflow: LockWorkflow, event: Event) -> tuple[str, str]:
+    """The group of the whole run, or why it has none. `{job}` and `{matrix.NAME}` stand for nothing there."""
+    if workflow.concurrency is None:
+        return "", ""
+    values = templates.fields(event, workflow=workflow.name, job="", matrix={})
+    try:
+        return _group(workflow.concurrency.group, values), ""
+    except EngineError as error:
+        return "", f"the concurrency of workflow {workflow.name!r}: {error}"
+
+
+def _group(template: str, values: Mapping[str, str]) -> str:
+    """A field that the event does not have is an error: `ci-` would be one group for everybody."""
+    group = templates.expand(template, values, strict=True)
+    if not group.strip():
+        raise TemplateError(f"template {template!r} gives an empty name of a concurrency group")
+    if len(group) > MAX_GROUP_CHARS:
+        raise TemplateError(
+            f"template {template!r} gives a name of {len(group)} characters; a concurrency group has up to"
+            f" {MAX_GROUP_CHARS}"
+        )
+    return group
 
 
 def _workflow_problems(workflow: LockWorkflow) -> Iterator[str]:
@@ -152,6 +182,8 @@ def _job_problems(job: LockJob, names: set[str]) -> Iterator[str]:
         yield from _refusal(
             lambda: matrix.expand(job.matrix or {}, job.include, job.exclude), "has a matrix that fails"
         )
+    if job.max_parallel is not None and job.max_parallel < 1:
+        yield f"has max_parallel {job.max_parallel}; it is at least 1"
     if job.timeout_ms is not None and job.timeout_ms <= 0:
         yield "has a timeout that is not positive"
     yield from (

@@ -16,6 +16,7 @@ from kici.orchestrator.agents.attention import Attention
 from kici.orchestrator.agents.contract import Settings as AgentSettings
 from kici.orchestrator.agents.conversation import Parts as ConversationParts
 from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.revocation import WatchRevocations
 from kici.orchestrator.agents.roster import Roster
 from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
@@ -24,11 +25,14 @@ from kici.orchestrator.api import (
     agent_tokens,
     agents,
     artifacts,
+    concurrency,
     event_log,
     git,
     job_context,
     logs,
     queue,
+    queue_rules,
+    rerun,
     run_start,
     runs,
     stream,
@@ -47,6 +51,7 @@ from kici.orchestrator.dispatch import dispatcher
 from kici.orchestrator.dispatch.dispatcher import Dispatcher
 from kici.orchestrator.dispatch.explain import explain
 from kici.orchestrator.dispatch.orders import Place
+from kici.orchestrator.dispatch.queue_stats import MeasureQueue
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.bootstrap import bootstrap
 from kici.orchestrator.intake import drain_spool, endpoint
@@ -56,8 +61,9 @@ from kici.orchestrator.intake.endpoint import Endpoint
 from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
+from kici.orchestrator.lifecycle.group_repair import release_by_hand
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.local_repository import LocalRepository
 from kici.orchestrator.logs import compact, drop_partitions
@@ -66,11 +72,14 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, sweeper
+from kici.orchestrator.maintenance import end_stale_waits, repair_concurrency, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.objects.obstore_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
@@ -78,12 +87,14 @@ from kici.orchestrator.pipeline.lock_files import LockFiles
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.payloads import MovePayloads
 from kici.orchestrator.pipeline.service import Pipeline
+from kici.orchestrator.pipeline.unservable import Labels
 from kici.orchestrator.secrets.master_key import load_key_ring
 from kici.orchestrator.secrets.scoped import ScopedSecrets
 from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.settings import Settings
 from kici.orchestrator.store import database, migrate, notify, sessions
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from kici.orchestrator.store.known_labels import KnownLabels
 from kici.orchestrator.store.lease import Lease
 from kici.orchestrator.store.notify import Listener, Notifier
 
@@ -107,12 +118,14 @@ async def serve(settings: Settings) -> None:
         direct_url = settings.database_listen_url or url
         await database.reachable(direct_url)
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
-        connect = partial(database.create_pool, url, pooler=direct_url != url)
+        connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
         pool = await connect(settings.database_pool_size)
-        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else;
+        # and leases are renewed however busy the others are, for without one nothing may be acknowledged.
         log_writing = await connect(1)
         log_reading = await connect(settings.database_log_pool_size)
-        for each in (pool, log_writing, log_reading):
+        renewing = await connect(2)
+        for each in (pool, log_writing, log_reading, renewing):
             ends.callback(each.terminate)
 
         # ── what the parts share
@@ -126,7 +139,7 @@ async def serve(settings: Settings) -> None:
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
         sources = Sources(pool, secrets)
-        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
+        lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
         await sources.load()
@@ -153,14 +166,25 @@ async def serve(settings: Settings) -> None:
             [DrainSpool(intake, sources, drain_spool.Settings(offered.name, offered.spool))] if offered else []
         )
 
+        # ── what the queue allows, and why something waits in it
+        default_cap = settings.queue_repository_max_running or None
+        known = KnownLabels()
+        why = partial(explain, default_cap=default_cap, known=known)
+
         # ── events become runs
         git_repositories = Repositories(settings.data_dir / "mirrors", repositories)
         lock_files = LockFiles(git_repositories, limit=settings.lockfile_cache_max)
         events = Pipeline(
             instance,
             pool,
-            Parts(pool, sources, git_repositories, lock_files, limits.queue_timeout_s),
-            partial(settle_new_run, limits=limits),
+            Parts(
+                pool,
+                sources,
+                git_repositories,
+                lock_files,
+                Labels(known, fail=settings.queue_unservable == "fail"),
+            ),
+            partial(settle_new_runs, limits=limits),
             notifier,
             pipeline.Settings(attempts=settings.event_attempts, poll=poll),
         )
@@ -190,17 +214,18 @@ async def serve(settings: Settings) -> None:
             notifier,
             limits,
             place,
-            dispatcher.Settings(interval=poll),
+            dispatcher.Settings(interval=poll, default_cap=default_cap),
             instance=instance,
         )
         attention = Attention(pool, roster, listener, interval=poll)
+        revocation = WatchRevocations(pool, roster, listener, notifier, limits, interval=poll, instance=instance)
         silence = WatchSilence(pool, roster, lease, notifier, limits, agent_settings, instance=instance)
 
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         artifact_store = Artifacts(pool, objects)
         compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
-        streams = stream.RunStream(log_reading, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
+        streams = stream.RunStream(log_reading, objects, feed, why, stream.Settings(poll_s=settings.poll_s))
 
         # ── what one coordinator of the cluster does
         def led(held: Lease) -> list[Service]:
@@ -212,6 +237,9 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
+                CancelOverdueRuns(*parts, sweeping, instance=instance),
+                StopOverdueJobs(*parts, sweeping, instance=instance),
+                RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
@@ -224,15 +252,18 @@ async def serve(settings: Settings) -> None:
             *git.routes(access, repositories),
             *job_context.routes(pool, access, place),
             *artifacts.routes(pool, access, artifact_store),
-            *runs.routes(pool, access, notifier, cancel_run=cancel, explain=explain),
+            *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),
+            *rerun.routes(access, pool, notifier),
             *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
-            *queue.routes(pool, access, explain=explain),
+            *concurrency.routes(pool, access, notifier, release=partial(release_by_hand, limits=limits)),
+            *queue.routes(pool, access, explain=why),
+            *queue_rules.routes(pool, access, notifier, default_cap=default_cap),
             *agents.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
-            *agent_tokens.routes(access, pool),
+            *agent_tokens.routes(access, pool, notifier),
         ]
         application = http.application(routes, base_path=settings.base_path, raw={endpoint.PATH: webhooks})
         server = http.HttpServer(application, listening_socket)
@@ -250,12 +281,14 @@ async def serve(settings: Settings) -> None:
                         events,
                         *missed_pushes,
                         dispatching,
+                        MeasureQueue(pool),
                         attention,
+                        revocation,
                         silence,
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
                         SweepUploads(objects, sweep_uploads.Settings()),
-                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                        Leader(renewing, "maintenance", instance, led, ttl=ttl),
                     ],
                 ),
                 Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),

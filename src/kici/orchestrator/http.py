@@ -25,7 +25,7 @@ from litestar.types import Message as AsgiMessage
 from kici import __version__
 from kici.errors import KiciError
 from kici.orchestrator.errors import OrchestratorError
-from kici.orchestrator.store.database import is_away
+from kici.orchestrator.store.database import is_away, is_transient
 from kici.wire.api import Problem
 from kici.wire.codec import MAX_MESSAGE_BYTES
 
@@ -92,6 +92,9 @@ def explain(error: Exception) -> tuple[int, Problem]:
     if is_away(error):
         log.warning("could not answer: the database is away", error=repr(error))
         return 503, Problem("the database cannot be reached: try again", "unavailable")
+    if is_transient(error):
+        log.warning("could not answer: the transaction was refused", error=repr(error))
+        return 503, Problem("the database was busy with the same rows: try again", "unavailable")
     log.error("could not answer", exc_info=error)
     return 500, Problem("Internal server error", "internal_error")
 

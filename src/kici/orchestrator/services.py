@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from prometheus_client import Counter
 
-from kici.orchestrator.store.database import is_away
+from kici.orchestrator.store.database import is_away, is_transient
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +72,8 @@ async def supervise(service: Service, *, passes: type[Exception] | tuple[type[Ex
         except Exception as error:
             if is_away(error):
                 log.warning("a service lost the database: starting it again", service=name, error=repr(error))
+            elif is_transient(error):
+                log.warning("a service's transaction was refused: starting it again", service=name, error=repr(error))
             else:
                 log.exception("a service failed: starting it again", service=name)
         FAILURES.labels(name).inc()

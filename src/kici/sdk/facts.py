@@ -155,7 +155,7 @@ class Needed(Sequence[NeededInstance]):
 
     __slots__ = ("_instances",)
 
-    _WORST_FIRST = ("infra_lost", "timed_out_stale", "failed", "cancelled", "skipped", "success")
+    _WORST_FIRST = ("infra_lost", "drift_dropped", "timed_out_stale", "failed", "cancelled", "skipped", "success")
 
     def __init__(self, instances: Sequence[NeededInstance]) -> None:
         self._instances = tuple(instances)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, get_args, overload
 
 from msgspec import Struct
 
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-Ending: TypeAlias = Literal["success", "failed", "cancelled", "skipped", "timed_out_stale", "infra_lost"]
+Ending: TypeAlias = Literal[
+    "success", "failed", "cancelled", "skipped", "timed_out_stale", "drift_dropped", "infra_lost"
+]
 Condition: TypeAlias = Literal["on_success", "always", "on_skip", "on_failure"]
-ENDINGS: tuple[Ending, ...] = ("success", "failed", "cancelled", "skipped", "timed_out_stale", "infra_lost")
+ENDINGS: tuple[Ending, ...] = get_args(Ending)
 _CONDITIONS: dict[str, tuple[Ending, ...]] = {
     "on_success": ("success",),
     "always": ENDINGS,
     "on_skip": ("success", "skipped"),
-    "on_failure": ("failed", "timed_out_stale", "infra_lost"),
+    "on_failure": ("failed", "timed_out_stale", "drift_dropped", "infra_lost"),
 }
 DEFAULT_GRACE_PERIOD_MS = 30_000
 MAX_PRIORITY = 1_000
@@ -82,6 +84,10 @@ class JobOptions(TypedDict, total=False):
     """Between asking the steps to end and killing them; 30 seconds if left out."""
     retry_on_infra: Literal[False] | int | Retry
     """Start again when the machine was lost. Only for jobs that may run twice."""
+    max_parallel: int
+    """How many combinations of the matrix run at once; all if left out."""
+    fail_fast: bool
+    """After the first combination that does not succeed, cancel the others; False if left out."""
     priority: int
     """Each step is worth a minute of waiting in the queue; 0 if left out."""
     description: str
@@ -105,6 +111,8 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     timeout_ms: int | None = None
     grace_period_ms: int = DEFAULT_GRACE_PERIOD_MS
     retry_on_infra: Retry | None = None
+    max_parallel: int | None = None
+    fail_fast: bool = False
     priority: int = 0
     description: str | None = None
     is_function: bool = False
@@ -191,6 +199,8 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
             subject, "grace_period", options.get("grace_period"), DEFAULT_GRACE_PERIOD_MS
         ),
         "retry_on_infra": checked_retry(subject, "retry_on_infra", options.get("retry_on_infra")),
+        "max_parallel": _checked_max_parallel(subject, options.get("max_parallel")),
+        "fail_fast": checked_flag(subject, "fail_fast", options.get("fail_fast", False)),
         "priority": _checked_priority(subject, options.get("priority", 0)),
         "description": checked_description(subject, options.get("description")),
     }
@@ -240,6 +250,13 @@ def _checked_entries(subject: str, option: str, value: object) -> tuple[dict[str
         else:
             refuse(subject, f'{option}: {entry!r} is no combination: write [{{"name": "value"}}]')
     return tuple(found)
+
+
+def _checked_max_parallel(subject: str, value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    refuse(subject, f"max_parallel is {value!r}: write a whole number from 1, or leave it out for all at once")
+    return None
 
 
 def _checked_priority(subject: str, value: object) -> int:

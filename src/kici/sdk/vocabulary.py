@@ -23,7 +23,7 @@ _HOOKS = frozenset({"on_success", "on_failure", "on_cancel", "cleanup"})
 WORKFLOW_OPTIONS = _HOOKS | {"rules", "hash_files", "permissions", "registries", "approval"}
 JOB_OPTIONS = _HOOKS | {
     *("before_step", "after_step", "runs_on_all", "rules", "container", "services", "resources", "init", "cache"),
-    *("max_parallel", "fail_fast", "sandbox", "approval"),
+    *("sandbox", "approval"),
 }
 STEP_OPTIONS = _HOOKS | {
     *("rules", "env", "working_directory", "shell", "cache", "approval"),

@@ -20,6 +20,8 @@ branch = workflow("branch", on=push(branches=["main", "!old"], paths=["src/**", 
 request = workflow("request", on=pr(target="main", events="opened", paths="src/**"), jobs=[lint])
 release = workflow("release", on=tag("v*"), jobs=[lint])
 hand = workflow("hand", on=manual(), jobs=[lint])
+all = job("all", runs_on="linux", matrix={"n": ["1", "2"]}, max_parallel=1, fail_fast=True, steps=["true"])
+wide = workflow("wide", on=tag("wide-*"), jobs=[all])
 sent = workflow("sent", on=[dispatch(types="deploy"), generic_webhook("registry", events="pushed")], jobs=[lint])
 """
 Preview: TypeAlias = Callable[..., str]
@@ -76,6 +78,16 @@ def test_jobs_are_shown_with_their_labels_and_needs(preview: Preview) -> None:
     ]
 
 
+def test_a_limited_fan_out_says_so(preview: Preview) -> None:
+    arguments = ("--event", "tag", "--ref", "wide-1", "--workflow", "wide")
+    assert preview(*arguments).splitlines()[1:] == [
+        "    all (1)  on kici:os:linux  at most 1 at once  halts the others if it fails",
+        "    all (2)  on kici:os:linux  at most 1 at once  halts the others if it fails",
+    ]
+    (decided,) = json.loads(preview(*arguments, "--json"))
+    assert [(job["maxParallel"], job["failFast"]) for job in decided["jobs"]] == [(1, True), (1, True)]
+
+
 @pytest.mark.parametrize(
     ("workflow", "arguments", "reason"),
     [
@@ -109,6 +121,7 @@ def test_the_answer_as_json_has_the_same_decisions(preview: Preview) -> None:
         "request": False,
         "release": False,
         "hand": False,
+        "wide": False,
         "sent": False,
     }
     lint, test = answer[0]["jobs"]

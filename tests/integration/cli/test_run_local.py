@@ -295,3 +295,44 @@ def test_an_interrupted_run_cancels_its_jobs_and_leaves_nothing(repository: Repo
     assert "a │ asked" in rest
     assert "⊘ a  cancelled" in rest
     assert not Path(f"/proc/{line.split()[-1]}").exists()
+
+
+def test_a_failed_combination_halts_the_others_of_its_fan_out(repository: Repository) -> None:
+    repository.workflow(
+        """
+        a = job("a", runs_on="linux", matrix={"n": ["1", "2", "3"]}, max_parallel=2, fail_fast=True,
+                checkout=False, steps=["test {n} = 2 || exec sleep 60".replace("{n}", "$N"), "exit 1"],
+                env={"N": "{matrix.n}"})
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    jobs = {job["name"]: job for job in repository.document("-j", "3")["workflows"][0]["jobs"]}
+    reason = "fan-out halted by fail_fast: a (2) failed"
+    assert jobs["a (2)"]["status"] == "failed"
+    assert (jobs["a (1)"]["status"], jobs["a (1)"]["error"]) == ("cancelled", reason)
+    assert (jobs["a (3)"]["status"], jobs["a (3)"]["error"]) == ("skipped", reason)
+
+
+def test_no_more_of_a_fan_out_run_at_once_than_may(repository: Repository, tmp_path: Path) -> None:
+    repository.workflow(
+        f"""
+        a = job("a", runs_on="linux", matrix={{"n": ["1", "2", "3"]}}, max_parallel=1, checkout=False,
+                steps=["mkdir {tmp_path}/alone && rmdir {tmp_path}/alone"])
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    assert set(repository.jobs("-j", "3").values()) == {"success"}
+
+
+def test_the_timeout_of_a_job_fails_it(repository: Repository) -> None:
+    repository.workflow(
+        """
+        a = job("a", runs_on="linux", checkout=False, steps=["exec sleep 60"], timeout="200ms")
+        ci = workflow("ci", on=push(), jobs=[a])
+        """
+    )
+    repository.commit()
+    (job,) = repository.document()["workflows"][0]["jobs"]
+    assert (job["status"], job["error"]) == ("failed", "job_timeout: the job ran longer than its timeout of 0.2 s")

@@ -230,3 +230,32 @@ def test_a_workflow_that_nothing_starts_is_a_warning(repository: Repository) -> 
     assert [str(warning) for warning in repository.compile().warnings] == [
         ".kici/workflows/ci.py:3: workflow 'ci': it has no triggers, so nothing starts it: write on=manual() at least"
     ]
+
+
+def test_limits_of_a_fan_out_without_one_are_a_warning(repository: Repository) -> None:
+    repository.module(
+        "ci.py",
+        """
+        a = job("a", runs_on="linux", steps=["true"], max_parallel=2)
+        b = job("b", runs_on="linux", steps=["true"], fail_fast=True)
+        c = job("c", runs_on="linux", steps=["true"], include=[{"x": 1}], max_parallel=2, fail_fast=True)
+        ci = workflow("ci", on=push(), jobs=[a, b, c])
+        """,
+    )
+    assert [(warning.line, warning.message) for warning in repository.compile().warnings] == [
+        (3, "job 'a': it has no matrix, so max_parallel does nothing: leave it out"),
+        (4, "job 'b': it has no matrix, so fail_fast does nothing: leave it out"),
+    ]
+
+
+def test_a_fan_out_that_may_not_run_at_all_is_an_error_at_its_line(repository: Repository) -> None:
+    repository.module(
+        "ci.py",
+        """
+        a = job("a", runs_on="linux", steps=["true"], matrix=[1, 2], max_parallel=0)
+        ci = workflow("ci", on=push(), jobs=[a])
+        """,
+    )
+    assert repository.problems() == [
+        "ci.py:3: job 'a': max_parallel is 0: write a whole number from 1, or leave it out for all at once"
+    ]

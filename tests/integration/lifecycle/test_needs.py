@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from kici.engine.lifecycle import FAILED_JOB, TERMINAL_JOB
 from kici.engine.lockfile import LockNeed
 from tests.integration.lifecycle.conftest import Rig
 from tests.support.locks import job
 
-ALWAYS = ("success", "failed", "cancelled", "skipped", "timed_out_stale", "infra_lost")
-ON_FAILURE = ("failed", "timed_out_stale", "infra_lost")
+ALWAYS = tuple(TERMINAL_JOB)
+ON_FAILURE = tuple(FAILED_JOB)
 
 
 @pytest.mark.parametrize("ending", ["success", "failed", "cancelled", "skipped"])

@@ -12,7 +12,7 @@ from asyncpg import Pool, Record
 from kici.forges.git.fetch import Repositories
 from kici.forges.local.delivery import PUSH
 from kici.orchestrator.intake.sources import CLONE_TOKEN, WEBHOOK_SECRET, Sources, scope_of
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.pipeline.lock_files import LockFiles
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.service import Done, Pipeline, Settings
@@ -51,8 +51,8 @@ class Rig:
         self.pipeline = self.another()
 
     def another(self, holder: str = "coordinator-a", settings: Settings = Settings(), **options: Any) -> Pipeline:
-        parts = Parts(self.pool, self.sources, self.repositories, LockFiles(self.repositories, limit=10), 3600.0)
-        return Pipeline(holder, self.pool, parts, settle_new_run, self.notified, settings, **options)
+        parts = Parts(self.pool, self.sources, self.repositories, LockFiles(self.repositories, limit=10))
+        return Pipeline(holder, self.pool, parts, settle_new_runs, self.notified, settings, **options)
 
     async def add_source(self, name: str, provider: str, *, clone_token: str = "") -> StoredSource:
         async with self.pool.acquire() as db, db.transaction():

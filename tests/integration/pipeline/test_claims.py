@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.pipeline import process as process_module
 from kici.orchestrator.pipeline.commit import Writer
 from kici.orchestrator.pipeline.process import process
@@ -74,7 +74,7 @@ async def test_a_worker_that_lost_its_event_writes_nothing(rig: Rig) -> None:
     await claim_lapses(rig.pool)
     await rig.done()
     with pytest.raises(ClaimLost):
-        await Writer(rig.pool, settle_new_run).write(slow, result)
+        await Writer(rig.pool, settle_new_runs).write(slow, result)
     assert len(await rig.runs()) == 1
     assert (await rig.event(event_id))["status"] == "processed"
     async with rig.pool.acquire() as db:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kici.engine import lifecycle
 from kici.engine.lifecycle import (
     FAILED_JOB,
+    ON_AGENT,
     TERMINAL_JOB,
     TERMINAL_RUN,
     TERMINAL_STEP,
@@ -71,6 +72,46 @@ def test_every_state_can_be_reached_and_every_open_one_can_end(machine: str) -> 
     assert all(reachable(state) & terminal for state in states)
 
 
+OF_THE_ORIGINAL = """
+pending: ENQUEUE queued, CANCEL cancelled, SKIP skipped, HOLD held, WAIT waiting
+held: APPROVE queued, REJECT cancelled, EXPIRE cancelled, CANCEL cancelled
+waiting: TIMER_DONE queued, CANCEL cancelled
+queued: START running, FAIL failed, CANCEL cancelled
+running: SUCCEED success, FAIL failed, CANCEL cancelled, CANCEL_GRACEFUL cancelling, LOSE recovering
+cancelling: CANCEL_FORCE cancelled, COMPLETE cancelled, FAIL failed
+recovering: RESUME running, FAIL failed, CANCEL cancelled
+"""
+
+
+def test_every_transition_of_the_original_is_there() -> None:
+    transitions = [
+        (JobStatus(origin), JobEvent[event], JobStatus(target))
+        for origin, moves in (line.split(": ") for line in OF_THE_ORIGINAL.strip().splitlines())
+        for event, target in (move.split(" ") for move in moves.split(", "))
+    ]
+    assert len(transitions) == 25
+    for origin, event, target in transitions:
+        assert lifecycle.job_transition(origin, event) is target
+
+
+def test_a_hold_that_nobody_answers_ends_what_is_held() -> None:
+    assert lifecycle.job_transition(JobStatus.HELD, JobEvent.EXPIRE) is JobStatus.CANCELLED
+    assert lifecycle.run_transition(RunStatus.HELD, RunEvent.EXPIRE) is RunStatus.FAILED
+    assert lifecycle.run_transition(RunStatus.HELD, RunEvent.APPROVE) is RunStatus.PENDING
+
+
+def test_nothing_starts_while_it_is_held() -> None:
+    for event in (JobEvent.START, JobEvent.ENQUEUE):
+        assert lifecycle.job_transition(JobStatus.HELD, event) == Rejected(f"a job that is held cannot {event}")
+    assert isinstance(lifecycle.run_transition(RunStatus.HELD, RunEvent.START), Rejected)
+
+
+def test_an_agent_can_only_have_what_it_accepted() -> None:
+    for state in JobStatus:
+        accepts_an_end = not isinstance(lifecycle.job_transition(state, JobEvent.SUCCEED), Rejected)
+        assert accepts_an_end == (state in ON_AGENT)
+
+
 def test_a_cancel_ends_a_job_in_every_open_state() -> None:
     for state in set(JobStatus) - TERMINAL_JOB:
         assert lifecycle.job_transition(state, JobEvent.CANCEL) is JobStatus.CANCELLED
@@ -89,6 +130,7 @@ def test_a_failure_outweighs_a_cancellation_and_a_skip_is_a_success() -> None:
     assert roll_up([JobStatus.CANCELLED, JobStatus.SUCCESS]) is RunStatus.CANCELLED
     assert roll_up([JobStatus.SKIPPED]) is RunStatus.SUCCESS
     assert roll_up([JobStatus.INFRA_LOST, JobStatus.SUCCESS]) is RunStatus.FAILED
+    assert roll_up([JobStatus.DRIFT_DROPPED, JobStatus.CANCELLED]) is RunStatus.FAILED
 
 
 def test_the_failure_reason_names_the_jobs() -> None:

@@ -72,6 +72,28 @@ def test_a_job_that_cannot_be_made_carries_its_problem() -> None:
     assert [need.upstream for need in after.needs] == ["none"]
 
 
+def test_the_group_of_a_run_is_expanded_from_the_event() -> None:
+    planned = plan(workflow(job("a"), concurrency=LockConcurrency("{workflow}-{branch}")), PUSH)
+    assert (planned.concurrency_group, planned.concurrency_problem) == ("ci-main", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("ci-{pr}", "this event has no pr"),
+        ("ci-{job}", "this event has no job"),
+        ("ci-{matrix.python}", "this event has no matrix.python"),
+        (" ", "an empty name"),
+        ("x" * 401, "has up to 400"),
+    ],
+)
+def test_a_run_whose_group_cannot_be_said_carries_the_sentence(template: str, sentence: str) -> None:
+    planned = plan(workflow(job("a"), concurrency=LockConcurrency(template)), PUSH)
+    assert planned.concurrency_group == ""
+    assert planned.concurrency_problem.startswith("the concurrency of workflow 'ci': template ")
+    assert sentence in planned.concurrency_problem
+
+
 def test_a_run_has_at_most_a_thousand_jobs() -> None:
     wide = {"a": tuple(map(str, range(256)))}
     assert (
@@ -98,6 +120,7 @@ def test_a_good_lock_file_has_no_problems() -> None:
         ([job("a", matrix={"x": ()})], "the matrix has no combination"),
         ([job("a", env={"X": "{nope}"})], "there is no {nope}"),
         ([job("a", timeout_ms=0)], "a timeout that is not positive"),
+        ([job("a", matrix={"x": ("1",)}, max_parallel=0)], "job 'a' has max_parallel 0; it is at least 1"),
         ([job("a", exclude_labels=("linux",))], "requires and excludes the label 'linux'"),
         ([job("a", concurrency=LockConcurrency("x", max=0))], "at least 1"),
         ([job("a", concurrency=LockConcurrency("x", pending="drop"))], "'keep-latest' or 'queue'"),
@@ -110,7 +133,7 @@ def test_a_bad_lock_file_says_what_is_wrong(jobs: list[LockJob], problem: str) -
 
 def test_needs_name_statuses_that_exist() -> None:
     bad = msgspec.structs.replace(job("b"), needs=(LockNeed("a", ("done",)),))
-    assert any("end as done; a job ends as cancelled, failed" in one for one in problems(job("a"), bad))
+    assert any("end as done; a job ends as cancelled, drift_dropped, failed" in one for one in problems(job("a"), bad))
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))

@@ -10,6 +10,7 @@ import pytest
 
 import kici
 from kici import Ctx, DefinitionError, Retry, job, labels, push, step
+from kici.engine.lifecycle import TERMINAL_JOB
 from kici.sdk import problems
 
 
@@ -113,11 +114,11 @@ def test_needs_take_jobs_names_and_conditions() -> None:
     first = job("first", runs_on="linux", steps=["true"])
     made = job("x", runs_on="linux", steps=["true"], needs=[first, "second"])
     assert [(need.name, need.run_on) for need in made.needs] == [("first", ("success",)), ("second", ("success",))]
-    assert first.when("on_failure").run_on == ("failed", "timed_out_stale", "infra_lost")
+    assert first.when("on_failure").run_on == ("failed", "timed_out_stale", "drift_dropped", "infra_lost")
     assert first.when("on_skip").run_on == ("success", "skipped")
     assert first.when({"skipped", "success"}).run_on == ("success", "skipped")
     assert first.when("failed").run_on == ("failed",)
-    assert len(first.when("always").run_on) == 6
+    assert set(first.when("always").run_on) == TERMINAL_JOB
     with pytest.raises(DefinitionError, match=r"did you mean 'always'\?"):
         first.when("alway")  # type: ignore[arg-type]
 
@@ -159,6 +160,9 @@ def test_labels_are_sorted_into_required_and_excluded() -> None:
         (lambda: anything.job("a", runs_on="linux", steps=["true"], env={"a-b": "x"}), "'a-b' cannot be the name"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], needs=["b", "b"]), "twice"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], priority="high"), "priority is 'high'"),
+        (lambda: job("a", runs_on="linux", steps=["true"], max_parallel=0), "max_parallel is 0: write a whole number"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], max_parallel=True), "max_parallel is True"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], fail_fast="no"), "fail_fast is 'no'"),
         (lambda: anything.job("a\nb", runs_on="linux", steps=["true"]), "cannot be its name"),
         (lambda: anything.job(work), r"@job\(runs_on="),
         (lambda: anything.step("a", "  "), "command is empty"),

@@ -111,7 +111,14 @@ def _print(decision: Decision, planned: Plan | None) -> None:
     for job in planned.jobs:
         wants = ", ".join(job.requirement.labels)
         after = ", ".join(dict.fromkeys(need.upstream for need in job.needs))
-        details = [f"on {wants}" if wants else "", f"after {after}" if after else "", job.problem]
+        limit = job.job.max_parallel
+        details = [
+            f"on {wants}" if wants else "",
+            f"after {after}" if after else "",
+            f"at most {limit} at once" if limit else "",
+            "halts the others if it fails" if job.job.fail_fast else "",
+            job.problem,
+        ]
         click.echo(f"    {job.name}  " + "  ".join(detail for detail in details if detail))
 
 
@@ -127,6 +134,8 @@ def _print_json(found: list[tuple[Decision, Plan | None]]) -> None:
                     "matrix": job.matrix,
                     "runsOn": job.requirement.labels,
                     "needs": [need.upstream for need in job.needs],
+                    "maxParallel": job.job.max_parallel,
+                    "failFast": job.job.fail_fast,
                     "problem": job.problem,
                 }
                 for job in (planned.jobs if planned else ())

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from kici.engine import lifecycle, needs
+from kici.engine import fan_out, lifecycle, needs
 from kici.engine.lifecycle import JobStatus, RunStatus
 from kici.engine.plan import Plan, PlannedJob
 from kici.errors import KiciError
@@ -58,6 +58,10 @@ class Board:
             for planned in plan.jobs
             if planned.name in wanted
         }
+        self._fan_outs: dict[str, list[JobRecord]] = {}
+        for job in self.jobs.values():
+            self._fan_outs.setdefault(job.planned.job.name, []).append(job)
+        self._halted: set[str] = set()
 
     def ready(self) -> Iterator[JobRecord]:
         """Jobs that may start now. What can never start is ended on the way: skipped, or failed."""
@@ -68,6 +72,24 @@ class Board:
                 if job.status is JobStatus.PENDING:
                     settled = self._settle(job) or settled
         yield from (job for job in self.jobs.values() if job.status is JobStatus.QUEUED)
+
+    def halted(self) -> dict[str, str]:
+        """Running jobs that are to stop, each with the reason. Those of their fan-outs that have not begun are ended on
+        the way: what had its turn as cancelled, what waited for it as skipped."""
+        found = {}
+        for base, combinations in self._fan_outs.items():
+            halting = next((one for one in combinations if fan_out.halts(one.status)), None)
+            if halting is None or base in self._halted or not halting.planned.job.fail_fast:
+                continue
+            self._halted.add(base)
+            reason = fan_out.halted_because(halting.name, halting.status)
+            for one in combinations:
+                if one.status is JobStatus.RUNNING:
+                    found[one.name] = reason
+                elif one.status not in lifecycle.TERMINAL_JOB:
+                    queued = one.status is JobStatus.QUEUED
+                    one.end(JobStatus.CANCELLED if queued else JobStatus.SKIPPED, reason)
+        return found
 
     def needed(self, job: JobRecord) -> tuple[NeededJob, ...]:
         upstream = (self.jobs[need.upstream] for need in job.planned.needs)
@@ -98,9 +120,19 @@ class Board:
         if isinstance(verdict, needs.Skip):
             job.end(JobStatus.SKIPPED, verdict.reason)
             return True
-        if isinstance(verdict, needs.Start):
+        if isinstance(verdict, needs.Start) and self._has_turn(job):
             job.status = JobStatus.QUEUED
         return False
+
+    def _has_turn(self, job: JobRecord) -> bool:
+        limit = job.planned.job.max_parallel
+        if limit is None:
+            return True
+        children = [
+            fan_out.Child(one.name, one.planned.position, one.status, gated=one.status is JobStatus.PENDING)
+            for one in self._fan_outs[job.planned.job.name]
+        ]
+        return job.name in fan_out.through(children, [job.name], limit)
 
 
 def _with_needs(plan: Plan, only: Collection[str]) -> set[str]:

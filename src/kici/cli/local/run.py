@@ -18,6 +18,7 @@ from kici.cli.local.board import Board, JobRecord
 from kici.cli.local.place import Place, Places
 from kici.cli.local.secrets import LocalSecrets
 from kici.cli.local.terminal import Terminal
+from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
 from kici.engine.lockfile import LockWorkflow
@@ -71,6 +72,7 @@ class LocalRun:
                     for task in done:
                         del self._running[task]
                         task.result()
+                    self._halt()
             finally:
                 for task in self._running:
                     task.cancel()
@@ -86,6 +88,13 @@ class LocalRun:
         self.board.cancel_waiting(self._cancelled)
         for place in self._running.values():
             place.execution.cancel(self._cancelled, force=force)
+
+    def _halt(self) -> None:
+        """Stop the fan-outs of which a combination has failed, where their job says so."""
+        reasons = self.board.halted()
+        for place in self._running.values():
+            if place.sink.job.name in reasons:
+                place.execution.cancel(reasons[place.sink.job.name])
 
     def _start_jobs(self, places: Places) -> bool:
         """True if some were started."""
@@ -179,10 +188,8 @@ class LocalRun:
         if limit_ms is None:
             yield
             return
-        limit_s = limit_ms / 1000
-        timer = asyncio.get_running_loop().call_later(
-            limit_s, lambda: self.cancel(f"timed out: the run was longer than its timeout of {limit_s:g} s")
-        )
+        reason = timeouts.of_run(limit_ms)
+        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, lambda: self.cancel(reason))
         try:
             yield
         finally:

@@ -175,9 +175,11 @@ async def run(
     """Run to its end. Raises `GitUnavailable` when it takes longer than `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s), start(args, config=config) as git:
-            _, (stdout, truncated) = await asyncio.gather(git.feed(stdin), _head(git.stdout, max_output))
-            if truncated:
-                git.kill()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(git.feed(stdin))
+                stdout, truncated = await _head(git.stdout, max_output)
+                if truncated:  # who waits for it now, or for its input to be taken, waits for ever: its pipe is full
+                    await git.dispose()
             code, stderr = await git.ended()
             return Finished(code, stdout, stderr, truncated)
     except TimeoutError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 
 import structlog
@@ -66,7 +65,6 @@ class Door:
         self._instance = instance
 
     async def admit(self, hello: Hello) -> Opened | TurnedAway:
-        skew_ms = hello.clock_ms - int(time.time() * 1000)
         protocol = version.agree(hello.protocol_min, hello.protocol_max)
         if protocol is None:
             return TurnedAway(
@@ -97,7 +95,8 @@ class Door:
         )
         since, now = self._lease.since, self._roster.clock()
         async with transaction(self._pool) as db:
-            await sessions.hold_lease(db, self._instance)
+            at = await sessions.hold_lease(db, self._instance)
+            skew_ms = hello.clock_ms - int(at.timestamp() * 1000)
             adopted = await agent_sessions.arrive(
                 db, self._limits, new, hello.attempts, is_dropped=self._roster.is_dropped
             )
@@ -112,6 +111,7 @@ class Door:
             draining=new.draining,
             lease_since=since,
             now=now,
+            token_id=token.id,
         )
         adopt(agent, adopted.kept.items())
         adopted.wakes.send(self._notifier)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from asyncpg import Pool, Record
 from litestar import Request, delete, get, post
@@ -13,7 +13,7 @@ from litestar.params import FromPath, JSONBody
 from kici.orchestrator.errors import Invalid, NotFound
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import create_agent
-from kici.orchestrator.store import database, tokens
+from kici.orchestrator.store import database, notify, tokens
 from kici.wire.api import AgentToken, AgentTokenAnswer, AgentTokenCreate, AgentTokenList
 
 PATH: Final = "/api/v1/agent-tokens"
@@ -21,7 +21,11 @@ PATH: Final = "/api/v1/agent-tokens"
 _LABEL = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9:._/-]{0,127}\Z")
 
 
-def routes(access: Access, pool: Pool[Record]) -> list[HTTPRouteHandler]:
+class Notifies(Protocol):
+    def send(self, channel: str, key: str = "") -> None: ...
+
+
+def routes(access: Access, pool: Pool[Record], notifier: Notifies) -> list[HTTPRouteHandler]:
     guards = [access.guard("token.manage")]
 
     @post(PATH, guards=guards, summary="Make a token for an agent")
@@ -54,9 +58,11 @@ def routes(access: Access, pool: Pool[Record]) -> list[HTTPRouteHandler]:
 
     @delete(PATH + "/{token_id:str}", guards=guards, summary="Revoke a token of an agent")
     async def revoke_agent_token(token_id: FromPath[str]) -> None:
+        """Its agents lose their sockets within a second, and their jobs."""
         async with database.transaction(pool) as db:
             if not await tokens.revoke_agent(db, _uuid(token_id)):
                 raise NotFound(f"there is no valid agent token with the id {token_id}")
+        notifier.send(notify.TOKENS, token_id)
 
     return [create_agent_token, list_agent_tokens, revoke_agent_token]
 

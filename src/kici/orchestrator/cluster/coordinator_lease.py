@@ -9,11 +9,16 @@ from datetime import datetime, timedelta
 
 import structlog
 from asyncpg import Pool, Record
+from prometheus_client import Counter
 
 from kici.orchestrator.store import coordinators
 from kici.orchestrator.store.database import is_away
 
 log = structlog.get_logger(__name__)
+
+GAPS = Counter(
+    "kici_coordinator_lease_gaps_total", "How often this coordinator has had its own lease again after a gap"
+)
 
 
 class CoordinatorLease:
@@ -65,7 +70,11 @@ class CoordinatorLease:
         before = self._clock()
         patience = self._ttl.total_seconds() / 3
         async with asyncio.timeout(patience), self._pool.acquire() as db:
-            self.since = await coordinators.renew(db, self.instance, self._ttl, version=self._version, url=self._url)
+            since = await coordinators.renew(db, self.instance, self._ttl, version=self._version, url=self._url)
+        if self.since not in (None, since):
+            GAPS.inc()
+            log.warning("the coordinator's lease is held again after a gap", since=since.isoformat())
+        self.since = since
         self._until = before + self._ttl.total_seconds()
 
     async def leave(self) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 from asyncpg import Pool, Record
+from prometheus_client import Counter
 
 from kici.orchestrator.errors import LeaseLost
 from kici.orchestrator.services import Service, supervise
@@ -17,6 +18,10 @@ from kici.orchestrator.store.database import is_away
 from kici.orchestrator.store.lease import Lease
 
 log = structlog.get_logger(__name__)
+
+CHANGES = Counter(
+    "kici_lease_changes_total", "How often this coordinator has taken or lost a lease", ["lease", "change"]
+)
 
 
 class Leader:
@@ -52,6 +57,7 @@ class Leader:
         while True:
             held = await self._seek()
             self._held = held
+            CHANGES.labels(self._name, "taken").inc()
             log.info("this coordinator leads", lease=held.name, token=held.token)
             try:
                 await self._lead(held)
@@ -77,6 +83,7 @@ class Leader:
                     tasks.create_task(supervise(service, passes=LeaseLost), name=name)
                 tasks.create_task(self._keep(held), name=f"{self._name}: renewal")
         except* LeaseLost:
+            CHANGES.labels(self._name, "lost").inc()
             log.info("this coordinator leads no longer", lease=held.name, token=held.token)
 
     async def _keep(self, held: Lease) -> None:

@@ -31,6 +31,7 @@ OPERATE = frozenset(
         "orchestrator.drain",
         "org_settings.read",
         "org_settings.write",
+        "queue.manage",
         "queue.read",
         "run.cancel",
         "run.read",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
+from prometheus_client import Counter
 
 from kici.engine.lifecycle import JobStatus
 from kici.orchestrator.lifecycle import loss
@@ -18,6 +19,9 @@ from kici.orchestrator.store import jobs, queue, sessions
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.sessions import NewSession, Session
 from kici.wire.agent import AttemptRef
+
+LOST = Counter("kici_sessions_lost_total", "Sessions of agents that were given up for silent or gone", ["why"])
+"""To be counted after the commit: `silent`, `coordinator_gone`, `revoked`."""
 
 
 class Adopted(Struct, frozen=True):
@@ -105,6 +109,26 @@ async def leave(db: Db, limits: Limits, session_id: str) -> Wakes | None:
     locked = await lock_jobs(db, limits, held)
     await sessions.close(db, [session_id])
     await loss.settle(db, locked, _of_sessions(locked, {session_id}, f"agent {found[0].agent_id} has left"))
+    return locked.wakes
+
+
+async def revoke(db: Db, limits: Limits, session_id: str) -> Wakes | None:
+    """The agent's token is not valid any more: it may tell nothing more. None: the session was over already.
+
+    What it had not accepted goes back. What it runs it may run on for a while: the next attempt waits for the deadline
+    at which the agent kills, and where there is none the job has ended.
+    """
+    found = await sessions.lock(db, [session_id])
+    if not found:
+        return None
+    held = (await jobs.of_sessions(db, [session_id])).keys() | (await queue.claims_of(db, [session_id])).keys()
+    locked = await lock_jobs(db, limits, held)
+    why = f"the token of agent {found[0].agent_id} was revoked"
+    if not found[0].lost:
+        await sessions.lose(db, session_id, heard_s=0)
+    mine = _of_sessions(locked, {session_id}, why)
+    await loss.forsake(db, locked, mine)
+    locked.wakes.sessions.add(session_id)
     return locked.wakes
 
 

@@ -1,28 +1,21 @@
-"""The end of jobs, and all that follows: steps, queue row, dependants, run."""
+"""The end of jobs, and all that follows: steps, queue row, dependants, fan-out, concurrency groups, run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from kici.engine.lifecycle import JobEvent, Rejected
-from kici.orchestrator.lifecycle import needs, run_end, steps
+from kici.engine.lifecycle import JobStatus, Rejected
+from kici.orchestrator.lifecycle import concurrency, fan_out, needs, run_end, steps
+from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.store import jobs, queue
+from kici.orchestrator.lifecycle.start import enqueue, start
+from kici.orchestrator.store import jobs
+from kici.orchestrator.store.concurrency import Group
 from kici.orchestrator.store.database import Db
 
-
-class End(Struct, frozen=True):
-    job_id: str
-    event: JobEvent
-    error: str = ""
-    outputs: dict[str, Any] | None = None
-    init_failure: dict[str, Any] | None = None
-    reported: bool = False
-    """By the agent that ran it."""
+__all__ = ["End", "cascade", "end"]
 
 
 async def end(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
@@ -33,14 +26,43 @@ async def end(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
     return refused
 
 
-async def cascade(db: Db, locked: Locked, ended: Collection[str]) -> None:
-    """What follows from the ends of these jobs, which are written: dependants start or are skipped, runs end."""
-    runs = {locked.jobs[job_id].run_id for job_id in ended}
-    while ended:
-        skipped = await needs.release(db, locked, ended)
-        skips = [End(job_id, JobEvent.SKIP, error=reason) for job_id, reason in skipped.items()]
-        ended = skipped.keys() - (await _write(db, locked, skips)).keys()
-    await run_end.roll_up(db, locked, runs)
+async def cascade(
+    db: Db,
+    locked: Locked,
+    ended: Collection[str] = (),
+    *,
+    ready: Collection[str] = (),
+    ends: Sequence[End] = (),
+    freed: Collection[Group] = (),
+) -> None:
+    """All that follows from ends that are written and such that are still to be, from jobs whose needs are met, and
+    from slots that are free. A job is to be named as ready once: it may join a group.
+
+    Whatever starts or ends thereby has consequences of its own; each turn ends a job, starts one, or is the last.
+    """
+    ready, ends, freed = list(ready), list(ends), set(freed)
+    runs: set[str] = set()
+    while ended or ready or ends or freed:
+        if ended:
+            runs |= {locked.jobs[job_id].run_id for job_id in ended}
+            released, skipped = await needs.release(db, locked, ended)
+            opened, halted = await fan_out.after(db, locked, ended)
+            freed |= await concurrency.release(db, locked, ended)
+            ready += [*released, *opened]
+            ends += [*skipped, *halted]
+        ends += await start(db, locked, ready)
+        ready = []
+        refused = await _write(db, locked, ends)
+        ended = {one.job_id for one in ends} - refused.keys()
+        ends = []
+        if ended:
+            continue
+        freed |= await concurrency.release_runs(db, locked, await run_end.roll_up(db, locked, runs))
+        runs = set()
+        granted = await concurrency.hand_over(db, locked, freed)
+        freed = set()
+        await enqueue(db, locked, granted.jobs)
+        ready = [job_id for run_id in granted.runs for job_id in _startable(locked, run_id)]
 
 
 async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
@@ -53,14 +75,28 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
             continue
         if not one.reported:
             locked.jobs[one.job_id] = replace(locked.jobs[one.job_id], session_id=None)
-        written.append(jobs.Ending(one.job_id, status, one.error, one.outputs, one.init_failure, reported=one.reported))
-    if written:
-        ids = [one.job_id for one in written]
-        await jobs.end(db, written)
-        await queue.delete(db, ids)
-        for job_id in ids:
-            locked.queue.pop(job_id, None)
-        await steps.settle(
-            db, locked, [locked.jobs[job_id] for job_id in ids], error={one.job_id: one.error for one in written}
+        written.append(
+            jobs.Ending(
+                one.job_id,
+                status,
+                one.error,
+                one.outputs,
+                one.init_failure,
+                reported=one.reported,
+                user_code_began=locked.jobs[one.job_id].user_code_began,
+            )
         )
+    if written:
+        await steps.end_with(db, locked, written)
+        for ending in written:
+            locked.queue.pop(ending.job_id, None)
     return refused
+
+
+def _startable(locked: Locked, run_id: str) -> list[str]:
+    """Of a run that has got its slot."""
+    return [
+        job_id
+        for job_id in locked.open_jobs(run_id)
+        if locked.jobs[job_id].status is JobStatus.PENDING and locked.jobs[job_id].needs_satisfied
+    ]

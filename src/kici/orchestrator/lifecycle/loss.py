@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.CANCEL, error=why))
+            ends.append(_stopped(job, why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -70,7 +70,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     begun = {job_id: lost[job_id] for job_id in again if locked.jobs[job_id].status is not JobStatus.QUEUED}
     if begun:
         await steps.abandon(db, locked, begun)
-    await requeue(db, locked, again)
+    await requeue(db, locked, again, why=lost)
     if ends:
         await end(db, locked, ends)
 
@@ -80,11 +80,32 @@ async def give_up(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     await end(db, locked, [End(job_id, JobEvent.GIVE_UP, error=why) for job_id, why in lost.items()])
 
 
+async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
+    """These attempts (job → why) may still run for a while, and their agent may never report again."""
+    claimed = {job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.QUEUED}
+    running = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.RUNNING]
+    await fall_silent(db, locked, running, heard_s=0)
+    cancelled = [job_id for job_id in lost if locked.jobs[job_id].status is JobStatus.CANCELLING]
+    over = [
+        job_id
+        for job_id in lost
+        if locked.jobs[job_id].status is JobStatus.RECOVERING and not _starts_by_itself(locked, job_id)
+    ]
+    await settle(db, locked, {job_id: lost[job_id] for job_id in (*claimed, *cancelled)})
+    await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
+
+
+def _stopped(job: Job, why: str) -> End:
+    if job.timed_out:
+        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
+    return End(job.job_id, JobEvent.COMPLETE, error=why)
+
+
 def _given_up(job: Job, why: str, *, attempts: int) -> End:
     if job.status is JobStatus.QUEUED:
         return End(job.job_id, JobEvent.FAIL, error=f"{why}; that was attempt {attempts}, the last one")
     if job.user_code_began and job.retry_on_infra is None:
-        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again"
+        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again (attempt {attempts})"
     else:
         why = f"{why}; no attempt is left after {attempts}"
     return End(job.job_id, JobEvent.GIVE_UP, error=why)

@@ -1,22 +1,36 @@
-"""A run that has just been made, in the transaction that makes it."""
+"""Runs that have just been made, in the transaction that makes them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kici.engine.lifecycle import JobStatus
+from kici.orchestrator.lifecycle.concurrency import join_runs
 from kici.orchestrator.lifecycle.end import cascade
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.locked import Locked
+from kici.orchestrator.lifecycle.locked import lock_runs
 from kici.orchestrator.lifecycle.wakes import Wakes
-from kici.orchestrator.store import jobs, run_states
 from kici.orchestrator.store.database import Db
 
 DEFAULT_LIMITS = Limits()
 
 
 async def settle_new_run(db: Db, run_id: str, limits: Limits = DEFAULT_LIMITS) -> Wakes:
-    """Draw the consequences of jobs that failed at birth: dependants start or are skipped, the run ends if all
-    ended."""
-    locked = Locked(limits)
-    locked.runs = await run_states.lock(db, [run_id])
-    locked.jobs = await jobs.lock_ended(db, [run_id])
-    await cascade(db, locked, list(locked.jobs))
+    """`settle_new_runs` for one."""
+    return await settle_new_runs(db, [run_id], limits)
+
+
+async def settle_new_runs(db: Db, run_ids: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Wakes:
+    """Start what may start, and draw the consequences of jobs that were born ended (failed, or reused).
+
+    All runs that a transaction makes are settled together, in the order in which they are to join their concurrency
+    groups: the groups' scopes come first in the lock order. The wake-ups are to be sent after the commit.
+    """
+    if not run_ids:
+        return Wakes()
+    locked = await lock_runs(db, limits, run_ids, ended_jobs=True)
+    locked.wakes.runs |= set(run_ids)
+    ended = {job_id for job_id, job in locked.jobs.items() if job.ended}
+    ready = [job_id for job_id, job in locked.jobs.items() if job.status is JobStatus.PENDING and job.needs_satisfied]
+    await cascade(db, locked, ended, ready=ready, ends=await join_runs(db, locked, run_ids))
     return locked.wakes

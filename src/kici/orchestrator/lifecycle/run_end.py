@@ -17,8 +17,10 @@ _EVENTS = {
 }
 
 
-async def roll_up(db: Db, locked: Locked, run_ids: Collection[str]) -> None:
-    """End those of these locked runs of which no job is open any more."""
+async def roll_up(db: Db, locked: Locked, run_ids: Collection[str]) -> set[str]:
+    """End those of these locked runs of which no job is open any more. Returns them."""
+    if not run_ids:
+        return set()
     endings = []
     for run_id, jobs in (await run_states.endings_of_jobs(db, run_ids)).items():
         ending = roll_up_of(jobs.values())
@@ -29,3 +31,4 @@ async def roll_up(db: Db, locked: Locked, run_ids: Collection[str]) -> None:
             endings.append(run_states.Ending(run_id, status, failure_reason(jobs)))
     if endings:
         await run_states.end(db, endings)
+    return {ending.run_id for ending in endings}

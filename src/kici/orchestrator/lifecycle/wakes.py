@@ -12,10 +12,17 @@ class Notifies(Protocol):
     def send(self, channel: str, key: str = "") -> None: ...
 
 
+class Counter(Protocol):
+    def inc(self, amount: float = 1) -> None: ...
+
+
 class Wakes:
     def __init__(self) -> None:
+        self._counts: dict[Counter, int] = {}
         self.queue = False
         """Some job may be claimed now."""
+        self.new_rows = False
+        """The same of jobs at the end of their lanes, which are looked for at less cost."""
         self.runs: set[str] = set()
         """Runs in which something changed."""
         self.sessions: set[str] = set()
@@ -23,10 +30,18 @@ class Wakes:
         self.outbox: set[str] = set()
         """Kinds of outbox rows."""
 
+    def count(self, counter: Counter, amount: int = 1) -> None:
+        """Count it after the commit: what is rolled back has not happened."""
+        self._counts[counter] = self._counts.get(counter, 0) + amount
+
     def send(self, notifier: Notifies) -> None:
         """To be called after the commit."""
+        for counter, amount in self._counts.items():
+            counter.inc(amount)
         if self.queue:
             notifier.send(notify.QUEUE)
+        elif self.new_rows:
+            notifier.send(notify.QUEUE, notify.NEW_ROWS)
         for run_id in sorted(self.runs):
             notifier.send(notify.RUNS, run_id)
         for session_id in sorted(self.sessions):

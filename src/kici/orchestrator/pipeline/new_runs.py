@@ -8,13 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import plan
-from kici.engine.events import Event, EventType
+from kici.engine.events import Event, EventType, Trust
 from kici.engine.lockfile import LockWorkflow
-from kici.engine.plan import PlannedJob
+from kici.engine.plan import Plan, PlannedJob
 from kici.engine.triggers import Decision
 from kici.orchestrator.pipeline.subjects import Subject
 from kici.orchestrator.store.event_claims import Claim
-from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun
+from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun, policy
 
 UNRESOLVED = "(unresolved workflow)"
 """Stands for the workflows of a lock file that cannot be read."""
@@ -30,31 +30,35 @@ class LockPlace(Struct, frozen=True):
 
 
 def build(
-    claim: Claim,
-    subject: Subject,
-    workflow: LockWorkflow,
-    decision: Decision,
-    lock: LockPlace,
-    *,
-    queue_timeout_s: float | None,
+    claim: Claim, subject: Subject, workflow: LockWorkflow, decision: Decision | None, lock: LockPlace
 ) -> tuple[NewRun, list[NewJob]]:
     planned = plan.plan(workflow, subject.event)
     run = replace(
         _run(claim, subject, workflow.name, lock),
         decision=decision,
         timeout_ms=workflow.timeout_ms,
-        queue_timeout_s=queue_timeout_s,
-        failure=planned.problem,
-        failure_category="matrix_expansion" if planned.problem else "",
+        concurrency_scope=concurrency_scope(subject.routing_key, subject.event),
+        concurrency_group=planned.concurrency_group,
+        concurrency=policy(workflow.concurrency),
     )
+    failure, category = _failure(planned)
+    if failure:
+        return replace(run, failure=failure, failure_category=category), []
     ids = {job.name: str(uuid.uuid4()) for job in planned.jobs}
-    return run, [_job(workflow, job, ids) for job in planned.jobs]
+    return run, [_job(job, ids) for job in planned.jobs]
 
 
 def build_unresolved(claim: Claim, subject: Subject, sha: str, message: str, *, from_base: bool) -> NewRun:
     """The failed run that makes a corrupt lock file visible where people look."""
     run = _run(claim, subject, UNRESOLVED, LockPlace(sha, "", from_base))
     return replace(run, failure=message, failure_category="lock_resolution")
+
+
+def concurrency_scope(routing_key: str, event: Event) -> str:
+    """Where the groups of the event's runs live: an untrusted pull request has a scope of its own, so that whatever it
+    calls its branch, it neither waits for nor supersedes runs of the repository, or of another pull request."""
+    scope = f"{routing_key}::{event.repo}"
+    return scope if event.trust is Trust.TRUSTED else f"{scope}::pr-{event.pr_number}"
 
 
 def trigger_event(event: Event) -> str:
@@ -85,8 +89,15 @@ def _run(claim: Claim, subject: Subject, workflow_name: str, lock: LockPlace) ->
     )
 
 
-def _job(workflow: LockWorkflow, planned: PlannedJob, ids: dict[str, str]) -> NewJob:
-    problem, category = _problem(workflow, planned)
+def _failure(planned: Plan) -> tuple[str, str]:
+    """Why the run as a whole cannot be made, and the category of that."""
+    if planned.problem:
+        return planned.problem, "matrix_expansion"
+    return planned.concurrency_problem, "environment_rules"
+
+
+def _job(planned: PlannedJob, ids: dict[str, str]) -> NewJob:
+    problem, category = _problem(planned)
     return NewJob(
         job_id=ids[planned.name],
         name=planned.name,
@@ -96,12 +107,13 @@ def _job(workflow: LockWorkflow, planned: PlannedJob, ids: dict[str, str]) -> Ne
         matrix=planned.matrix,
         needs=tuple(NewNeed(ids[need.upstream], need.upstream, tuple(sorted(need.run_on))) for need in planned.needs),
         requirement=planned.requirement,
+        concurrency_group=planned.concurrency_group,
         problem=problem,
         problem_category=category,
     )
 
 
-def _problem(workflow: LockWorkflow, planned: PlannedJob) -> tuple[str, str]:
+def _problem(planned: PlannedJob) -> tuple[str, str]:
     """Why the job cannot be run, and the category of that. What is not there yet is said, never left out in silence."""
     if planned.problem:
         return planned.problem, "matrix_expansion"
@@ -109,13 +121,6 @@ def _problem(workflow: LockWorkflow, planned: PlannedJob) -> tuple[str, str]:
         return (
             f"job {planned.name!r} wants the environment {planned.environment!r}: environments and their secrets are"
             " not there yet in remote runs; use `kici run local`",
-            "environment_rules",
-        )
-    if planned.job.concurrency is not None or workflow.concurrency is not None:
-        whose = f"job {planned.name!r}" if planned.job.concurrency is not None else f"workflow {workflow.name!r}"
-        return (
-            f"{whose} has a concurrency group: concurrency groups are not there yet in remote runs; use"
-            " `kici run local`",
             "environment_rules",
         )
     return "", ""

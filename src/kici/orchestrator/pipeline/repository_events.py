@@ -74,9 +74,7 @@ def plan_matching(
     found = matching.match_all(workflows, subject.event)
     runs = []
     for one in found.matched:
-        run, jobs = new_runs.build(
-            claim, subject, one.workflow, one.decision, place, queue_timeout_s=parts.queue_timeout_s
-        )
+        run, jobs = new_runs.build(claim, subject, one.workflow, one.decision, place)
         runs.append(Planned(run, jobs, may_have_twin))
     result = _ends(subject.event, "processed")
     return results.with_runs(replace(result, ended=replace(result.ended, warnings=found.remarks)), runs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
 
 import asyncpg
 import structlog
@@ -16,7 +15,7 @@ from kici.errors import KiciError
 from kici.forges.git.errors import BadRemote, GitError
 from kici.orchestrator.pace import Pace
 from kici.orchestrator.pipeline import metrics, results
-from kici.orchestrator.pipeline.commit import SettlesRuns, Writer
+from kici.orchestrator.pipeline.commit import Notifies, SettlesRuns, Writer
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.process import process
 from kici.orchestrator.pipeline.results import Result
@@ -44,10 +43,6 @@ class Settings(Struct, frozen=True):
     """Between two claims while deliveries keep coming: whoever waits for an answer goes first."""
 
 
-class Notifies(Protocol):
-    def send(self, channel: str, key: str = "") -> None: ...
-
-
 class Done(Struct, frozen=True):
     """What became of one claimed event. `status` is the event's, or `later`, `lost`."""
 
@@ -73,7 +68,7 @@ class Pipeline:
         self._holder = holder
         self._pool = pool
         self._parts = parts
-        self._writer = Writer(pool, settle)
+        self._writer = Writer(pool, settle, parts.labels)
         self._notifier = notifier
         self._settings = settings
         self._on_done = on_done
@@ -161,10 +156,7 @@ class Pipeline:
 
     async def _write(self, claim: Claim, result: Result) -> Done:
         written = await self._writer.write(claim, result)
-        if written.run_ids:
-            self._notifier.send(notify.QUEUE)
-            for run_id in written.run_ids:
-                self._notifier.send(notify.RUNS, run_id)
+        written.wakes.send(self._notifier)
         log.info(
             "event processed",
             event_id=claim.event_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ import structlog
 from msgspec import Struct
 
 from kici.engine.events import Event
+from kici.engine.fan_out import Child
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
 from kici.engine.lockfile import Pattern, Retry
 from kici.orchestrator.store.database import Db
@@ -33,6 +34,16 @@ class Job(Struct, frozen=True):
     retry_on_infra: Retry | None = None
     grace_ms: int = 30_000
     cancel_force: bool = False
+    timed_out: str | None = None
+    """Set: it is stopped for taking too long, and ends as failed with this sentence."""
+    base_job_name: str = ""
+    position: int = 0
+    needs_satisfied: bool = True
+    concurrency_group: str | None = None
+    """Of this job; its scope is the run's."""
+    wave_max_parallel: int | None = None
+    wave_fail_fast: bool = False
+    """Both of a fan-out: see `engine.fan_out`."""
 
     @property
     def ended(self) -> bool:
@@ -47,6 +58,7 @@ class Definition(Struct, frozen=True, rename="camel"):
     priority: int = 0
     env: dict[str, str] = {}
     """Templates expanded."""
+    timeout_ms: int | None = None
 
 
 class Acceptance(Struct, frozen=True):
@@ -64,6 +76,7 @@ class Ending(Struct, frozen=True):
     init_failure: dict[str, Any] | None = None
     reported: bool = False
     """By its agent: which then may still send the rest of the attempt's log."""
+    user_code_began: bool = False
 
 
 class Orders(Struct, frozen=True):
@@ -99,6 +112,15 @@ class Stop(Struct, frozen=True):
     reason: str
 
 
+class Place(Struct, frozen=True):
+    """Where a job belongs."""
+
+    run_id: str
+    run_status: str
+    scope: str | None
+    """Of its run's concurrency groups: see `store.concurrency`. It never changes."""
+
+
 class Start(Struct, frozen=True):
     """What puts a job into the queue."""
 
@@ -110,67 +132,94 @@ class Start(Struct, frozen=True):
     definition: Definition
 
 
-async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Job → its run and that run's status, unlocked: to know which runs to lock first. Unknown jobs are missing."""
+async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, Place]:
+    """Where jobs belong, unlocked: to know which scopes and runs to lock first. Unknown jobs are missing."""
     rows = await db.fetch(
         """
-        select j.job_id, j.run_id, r.status
-          from execution_jobs j join execution_runs r on r.run_id = j.run_id where j.job_id = any($1::uuid[])
+        select j.job_id, j.run_id, r.status, r.concurrency_scope
+          from execution_jobs j
+         cross join lateral (
+           select status, concurrency_scope from execution_runs where run_id = j.run_id
+           offset 0 -- by the index: statistics of a table that grows fast speak for reading all of it
+         ) r
+         where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),
     )
-    return {row["job_id"]: (row["run_id"], row["status"]) for row in rows}
+    return {row["job_id"]: Place(row["run_id"], row["status"], row["concurrency_scope"]) for row in rows}
 
 
-_COLUMNS = """
+COLUMNS = """
   job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
-  coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms
+  timed_out, coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position,
+  needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast
 """
 
 
-async def lock(db: Db, job_ids: Collection[str], *, skip_locked: bool = False) -> dict[str, Job]:
-    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing."""
+async def lock(db: Db, job_ids: Collection[str], *, skip_locked: bool = False, wait: bool = True) -> dict[str, Job]:
+    """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing; without
+    `wait` such a one raises `LockNotAvailableError`."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs where job_id = any($1::uuid[])
-         order by job_id for no key update {"skip locked" if skip_locked else ""}
+        select {COLUMNS} from execution_jobs where job_id = any($1::uuid[])
+         order by job_id for no key update {"skip locked" if skip_locked else "" if wait else "nowait"}
         """,  # noqa: S608 - constants
         sorted(job_ids),
     )
     return {row["job_id"]: _job(row) for row in rows}
 
 
-async def lock_open(db: Db, run_ids: Collection[str]) -> dict[str, Job]:
-    """Lock all jobs of these runs that have not ended."""
+async def lock_of_runs(db: Db, run_ids: Collection[str], *, ended: bool = False, wait: bool = True) -> dict[str, Job]:
+    """Lock all jobs of these runs that have not ended; with `ended` those, too."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status <> all($2::text[])
-         order by job_id for no key update
+        select {COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status <> all($2::text[])
+         order by job_id for no key update {"" if wait else "nowait"}
         """,  # noqa: S608 - constants
         sorted(run_ids),
-        sorted(TERMINAL_JOB),
+        [] if ended else sorted(TERMINAL_JOB),
     )
     return {row["job_id"]: _job(row) for row in rows}
 
 
-async def lock_ended(db: Db, run_ids: Collection[str]) -> dict[str, Job]:
-    """Lock all jobs of these runs that have ended."""
+async def children(db: Db, fan_outs: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[Child]]:
+    """(run, base name) → the children of that fan-out, by position. The caller holds their runs."""
     rows = await db.fetch(
-        f"""
-        select {_COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status = any($2::text[])
-         order by job_id for no key update
-        """,  # noqa: S608 - constants
-        sorted(run_ids),
-        sorted(TERMINAL_JOB),
+        """
+        select j.run_id, j.base_job_name, j.job_id, j.position, j.status, j.needs_satisfied, j.wave_gated
+          from unnest($1::uuid[], $2::text[]) as f (run_id, base_job_name)
+          join execution_jobs j on j.run_id = f.run_id and j.base_job_name = f.base_job_name
+         order by j.position
+        """,
+        [run_id for run_id, _ in fan_outs],
+        [base for _, base in fan_outs],
     )
-    return {row["job_id"]: _job(row) for row in rows}
+    found: dict[tuple[str, str], list[Child]] = {}
+    for row in rows:
+        child = Child(
+            row["job_id"], row["position"], JobStatus(row["status"]), row["needs_satisfied"], row["wave_gated"]
+        )
+        found.setdefault((row["run_id"], row["base_job_name"]), []).append(child)
+    return found
+
+
+async def hold_back(db: Db, job_ids: Collection[str], gated: Collection[str]) -> None:
+    """Their needs are met and they stay `pending`: those of `gated` for a place in their fan-out's window."""
+    await db.execute(
+        """
+        update execution_jobs set needs_satisfied = true, wave_gated = (job_id = any($2::uuid[]))
+         where job_id = any($1::uuid[])
+        """,
+        sorted(job_ids),
+        sorted(gated),
+    )
 
 
 async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
     """Open jobs whose attempt belongs to these sessions, unlocked."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs
+        select {COLUMNS} from execution_jobs
          where session_id = any($1::uuid[]) and status in ('running', 'recovering', 'cancelling')
         """,  # noqa: S608 - constants
         sorted(sessions),
@@ -178,56 +227,15 @@ async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
     return {row["job_id"]: _job(row) for row in rows}
 
 
-async def accept(db: Db, accepted: Sequence[Acceptance]) -> None:
-    await db.execute(
-        """
-        update execution_jobs j
-           set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
-               started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
-               recovery_deadline = null, report_deadline = null, error_message = null
-          from unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) as a (job_id, attempt, session_id, agent_id)
-         where j.job_id = a.job_id
-        """,
-        [one.job_id for one in accepted],
-        [one.attempt for one in accepted],
-        [one.session_id for one in accepted],
-        [one.agent_id for one in accepted],
-    )
-
-
 async def user_code_began(db: Db, job_ids: Collection[str]) -> None:
     await db.execute("update execution_jobs set user_code_began = true where job_id = any($1::uuid[])", sorted(job_ids))
 
 
-async def end(db: Db, endings: Sequence[Ending]) -> None:
-    """Write endings. One that the agent did not report takes the job from its session."""
-    await db.execute(
-        """
-        update execution_jobs j
-           set status = e.status, completed_at = now(),
-               duration_ms = (extract(epoch from now() - j.started_at) * 1000)::int,
-               error_message = nullif(e.error, ''), outputs = coalesce(e.outputs, j.outputs),
-               init_failure = coalesce(e.init_failure, j.init_failure),
-               session_id = case when e.reported then j.session_id end,
-               recovery_deadline = null, report_deadline = null, cancel_deadline = null
-          from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[])
-                 as e (job_id, status, error, outputs, init_failure, reported)
-         where j.job_id = e.job_id
-        """,
-        [one.job_id for one in endings],
-        [str(one.status) for one in endings],
-        [one.error for one in endings],
-        [one.outputs for one in endings],
-        [one.init_failure for one in endings],
-        [one.reported for one in endings],
-    )
-
-
 async def enqueue(db: Db, job_ids: Collection[str]) -> list[Start]:
-    """Their needs are met: `pending` → `queued`. Returns what the queue must know of them."""
+    """They have passed every gate: `pending` → `queued`. Returns what the queue must know of them."""
     rows = await db.fetch(
         """
-        update execution_jobs j set status = 'queued', needs_satisfied = true, ready_at = now()
+        update execution_jobs j set status = 'queued', needs_satisfied = true, wave_gated = false, ready_at = now()
           from execution_runs r
          where r.run_id = j.run_id and j.job_id = any($1::uuid[])
         returning j.job_id, j.run_id, j.job_name, j.definition, r.workflow_name, r.repo_identifier as repository
@@ -249,9 +257,12 @@ async def requeue(db: Db, job_ids: Collection[str]) -> None:
     )
 
 
-async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s: float, requested: bool = True) -> None:
+async def cancelling(
+    db: Db, job_ids: Collection[str], *, force: bool, margin_s: float, requested: bool = True, reason: str = ""
+) -> None:
     """Asked to stop; not `requested` = its agent does so by itself. The deadline is that of the job's grace period
-    plus a margin; with `force` the margin alone. Asking again does not move it further away."""
+    plus a margin; with `force` the margin alone. Asking again does not move it further away. The first `reason` stays:
+    the agent is told it, and a job that ends as cancelled without one of its own keeps it."""
     await db.execute(
         """
         update execution_jobs
@@ -260,6 +271,7 @@ async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s:
                cancel_force = cancel_force or $2,
                cancel_deadline = least(cancel_deadline, now() + make_interval(secs => $3 + case
                  when $2 then 0 else coalesce((definition ->> 'gracePeriodMs')::float8, 30000) / 1000 end)),
+               error_message = coalesce(error_message, nullif($5, '')),
                recovery_deadline = null, report_deadline = null
          where job_id = any($1::uuid[])
         """,
@@ -267,6 +279,7 @@ async def cancelling(db: Db, job_ids: Collection[str], *, force: bool, margin_s:
         force,
         margin_s,
         requested,
+        reason,
     )
 
 
@@ -309,7 +322,7 @@ async def to_stop(db: Db, sessions: Collection[str]) -> list[Stop]:
     rows = await db.fetch(
         """
         select j.job_id, j.attempt, j.session_id, j.cancel_force as force,
-               coalesce(r.failure_reason, 'cancelled') as reason
+               coalesce(j.timed_out, j.error_message, r.failure_reason, 'cancelled') as reason
           from execution_jobs j join execution_runs r on r.run_id = j.run_id
          where j.session_id = any($1::uuid[]) and j.status = 'cancelling' and j.cancel_requested_at is not null
         """,
@@ -371,7 +384,7 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
                coalesce(r.routing_key, '') as routing_key, r.event
-          from execution_jobs j join execution_runs r on r.run_id = j.run_id
+          from execution_jobs j cross join lateral (select * from execution_runs where run_id = j.run_id offset 0) r
          where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),

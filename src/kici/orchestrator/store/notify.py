@@ -15,15 +15,18 @@ from typing import Any
 import asyncpg
 import structlog
 from asyncpg import Connection, Pool, Record
+from prometheus_client import Counter
 
 from kici.orchestrator.store.database import is_away
 
 log = structlog.get_logger(__name__)
 
+RECONNECTS = Counter("kici_listen_reconnects_total", "How often the listening connection was opened again")
+
 EVENTS = "kici_events"
 """An event was stored. No key."""
 QUEUE = "kici_queue"
-"""Something can be claimed. No key."""
+"""Something can be claimed. Key: `NEW_ROWS`, or none when anything may have changed."""
 RUNS = "kici_runs"
 """A run changed. Key: run id."""
 LOGS = "kici_logs"
@@ -35,7 +38,13 @@ OUTBOX = "kici_outbox"
 SOURCES = "kici_sources"
 """A source was added, changed or removed. Key: routing key."""
 
-CHANNELS = (EVENTS, QUEUE, RUNS, LOGS, CANCEL, OUTBOX, SOURCES)
+NEW_ROWS = "new"
+"""Rows were put at the end of their lanes: nothing lies before what was seen already."""
+
+TOKENS = "kici_tokens"
+"""An agent token was revoked. Key: token id."""
+
+CHANNELS = (EVENTS, QUEUE, RUNS, LOGS, CANCEL, OUTBOX, SOURCES, TOKENS)
 
 INTERVAL_S = 0.005
 """The least time between two notifications of one channel from one coordinator."""
@@ -169,6 +178,8 @@ class Listener:
                 async with asyncio.timeout(5):
                     await db.add_listener(channel, self._on_notification)
             self.connections += 1
+            if self.connections > 1:
+                RECONNECTS.inc()
             self._heard = {channel: {""} for channel in CHANNELS}  # what was missed meanwhile
             self._woken.set()
             while not db.is_closed():

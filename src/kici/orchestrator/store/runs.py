@@ -1,4 +1,5 @@
-"""Makes runs: the run, its jobs, their needs, steps and queue rows, all in the caller's transaction."""
+"""Makes runs: the run, its jobs, their needs and steps, all in the caller's transaction. Nothing starts yet: that is
+`lifecycle.new_run`."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from kici.engine.concurrency import Policy
 from kici.engine.events import Event
 from kici.engine.labels import Requirement
 from kici.engine.lifecycle import JobStatus, RunStatus, StepStatus
-from kici.engine.lockfile import LockJob
+from kici.engine.lockfile import LockConcurrency, LockJob
 from kici.engine.triggers import Decision
-from kici.orchestrator.store import queue, storable
+from kici.orchestrator.store import reuse, storable
 from kici.orchestrator.store.database import Db
 
 
@@ -20,6 +23,13 @@ class NewNeed(Struct, frozen=True):
     upstream_job_id: str
     upstream_name: str
     run_on: tuple[str, ...]
+
+
+class Reused(Struct, frozen=True):
+    """A job of an earlier run, ended, that a rerun takes over as it ended: it is not run again."""
+
+    job_id: str
+    status: JobStatus
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
@@ -35,12 +45,34 @@ class NewJob(Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Set: the job is born failed, with this sentence."""
     problem_category: str = ""
+    concurrency_group: str = ""
+    """Of this job, with the policy of its definition."""
+    reused: Reused | None = None
+    """Set: the job is born ended, as that one did."""
+
+    @property
+    def is_fan_out(self) -> bool:
+        return self.definition.matrix is not None or bool(self.definition.include)
 
     @property
     def status(self) -> JobStatus:
+        if self.reused is not None:
+            return self.reused.status
         if self.problem:
             return JobStatus.FAILED
-        return JobStatus.PENDING if self.needs else JobStatus.QUEUED
+        return JobStatus.PENDING
+
+
+class Rerun(Struct, frozen=True):
+    """What is run again, and who asked for it."""
+
+    parent_run_id: str
+    root_run_id: str
+    """First of the chain."""
+    request_id: str
+    """One rerun of the parent for each."""
+    mode: str
+    """`all`, `failed`, `job`"""
 
 
 class NewRun(Struct, frozen=True, kw_only=True):
@@ -65,11 +97,22 @@ class NewRun(Struct, frozen=True, kw_only=True):
     trust_tier: str | None = None
     lock_file_source: str | None = None
     timeout_ms: int | None = None
-    queue_timeout_s: float | None = None
-    """How long a job may wait in the queue; None = for ever."""
+    concurrency_scope: str = ""
+    """Where the groups of the run and its jobs live: see `store.concurrency`."""
+    concurrency_group: str = ""
+    """Of the whole run."""
+    concurrency: Policy = Policy()
+    rerun: Rerun | None = None
     failure: str = ""
     """Set: the run is born failed, with this sentence and without jobs."""
     failure_category: str = ""
+
+
+def policy(concurrency: LockConcurrency | None) -> Policy:
+    """As it is stored."""
+    if concurrency is None:
+        return Policy()
+    return Policy(concurrency.max, concurrency.cancel_in_progress, concurrency.pending)
 
 
 class Twin(Struct, frozen=True):
@@ -109,32 +152,19 @@ async def find_twin(db: Db, run: NewRun, window: timedelta) -> Twin | None:
 
 
 async def create(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> bool:
-    """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already.
+    """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already, or the
+    request its rerun.
 
-    Jobs that failed at birth may have decided about others: the caller lets lifecycle settle the run.
+    No job starts by itself: in the same transaction the caller lets lifecycle settle the run.
     """
+    if not run.concurrency_group and not any(job.concurrency_group for job in jobs):
+        run = replace(run, concurrency_scope="")
     if not await _insert_run(db, run):
         return False
     await _insert_jobs(db, run, jobs)
     await _insert_needs(db, run.run_id, jobs)
-    await _insert_steps(db, run, jobs)
-    await queue.enqueue(
-        db,
-        [
-            queue.Enqueue(
-                job_id=job.job_id,
-                run_id=run.run_id,
-                workflow_name=run.workflow_name,
-                job_name=job.name,
-                repository=run.repo,
-                requirement=job.requirement,
-                priority=job.definition.priority,
-                expires_s=run.queue_timeout_s,
-            )
-            for job in jobs
-            if job.status is JobStatus.QUEUED
-        ],
-    )
+    await _insert_steps(db, run, [job for job in jobs if job.reused is None])
+    await reuse.take_over(db, {job.job_id: job.reused.job_id for job in jobs if job.reused is not None})
     return True
 
 
@@ -146,11 +176,12 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
           (run_id, event_id, workflow_name, status, provider, routing_key, repo_identifier, ref, sha, workflow_sha,
            lock_sha256, event, clone_url, delivery_id, trigger_event, trigger_decision, commit_message, triggered_by,
            trust_tier, lock_file_source, contributor_username, workflow_timeout_ms, failure_reason, init_failure,
-           completed_at)
+           completed_at, concurrency_scope, concurrency_group, concurrency, parent_run_id, original_run_id,
+           rerun_request, rerun_mode)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-                nullif($23, ''), $24, case when $25::boolean then now() end)
-        on conflict (event_id, repo_identifier, workflow_name) where parent_run_id is null and event_id is not null
-        do nothing
+                nullif($23, ''), $24, case when $25::boolean then now() end, nullif($26, ''), nullif($27, ''), $28,
+                $29::uuid, $30, $31, $32)
+        on conflict do nothing
         """,
         run.run_id,
         run.event_id,
@@ -177,6 +208,13 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
         storable.text(run.failure),
         _init_failure("run", run.failure_category, run.failure) if failed else None,
         failed,
+        storable.text(run.concurrency_scope),
+        storable.text(run.concurrency_group),
+        storable.json(run.concurrency) if run.concurrency_group else None,
+        run.rerun.parent_run_id if run.rerun else None,
+        run.rerun.root_run_id if run.rerun else None,
+        run.rerun.request_id if run.rerun else None,
+        run.rerun.mode if run.rerun else None,
     )
     return bool(done == "INSERT 0 1")
 
@@ -186,9 +224,10 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
         """
         insert into execution_jobs
           (run_id, job_id, job_name, base_job_name, position, status, definition, matrix_values, retry_on_infra,
-           runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, ready_at, completed_at)
+           runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, completed_at,
+           concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
-                case when $6 = 'queued' then now() end, case when $6 = 'failed' then now() end)
+                case when $6 = 'failed' then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19)
         """,
         [
             (
@@ -208,6 +247,11 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 _init_failure("job", job.problem_category, job.problem) | {"jobName": job.name}
                 if job.problem
                 else None,
+                storable.text(run.concurrency_scope) if job.concurrency_group else "",
+                storable.text(job.concurrency_group),
+                storable.json(policy(job.definition.concurrency)) if job.concurrency_group else None,
+                job.definition.max_parallel if job.is_fan_out else None,
+                job.definition.fail_fast and job.is_fan_out,
             )
             for job in jobs
         ],

@@ -73,17 +73,19 @@ class Connected(Struct, frozen=True):
     draining: bool
 
 
-async def hold_lease(db: Db, coordinator: str) -> None:
+async def hold_lease(db: Db, coordinator: str) -> datetime:
     """Raise `LeaseLost` unless this coordinator's lease holds; nobody takes its sessions before the transaction
-    ends."""
-    held = await db.fetchval(
+    ends. Answers the database's time."""
+    now: datetime | None = await db.fetchval(
         """
-        select true from coordinators where instance = $1 and lease_expires_at > clock_timestamp() for key share
+        select clock_timestamp() from coordinators
+         where instance = $1 and lease_expires_at > clock_timestamp() for key share
         """,
         coordinator,
     )
-    if not held:
+    if now is None:
         raise LeaseLost(f"coordinator {coordinator}")
+    return now
 
 
 async def lock_agent(db: Db, agent_id: str) -> list[Session]:
@@ -207,6 +209,15 @@ async def close_settled(db: Db, *, lost_for_s: float) -> int:
         lost_for_s,
     )
     return int(done.rsplit(" ", 1)[1])
+
+
+async def present(db: Db, ids: Collection[str]) -> set[str]:
+    """Those of these sessions whose agents are there, unlocked."""
+    rows = await db.fetch(
+        "select id from agent_sessions where id = any($1::uuid[]) and closed_at is null and lost_at is null",
+        sorted(ids),
+    )
+    return {row["id"] for row in rows}
 
 
 async def connected(db: Db) -> list[Connected]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from msgspec import Struct
@@ -202,6 +203,19 @@ async def revoke_agent(db: Db, token_id: str) -> bool:
         "update agent_tokens set revoked_at = now() where id = $1 and revoked_at is null returning true", token_id
     )
     return bool(revoked)
+
+
+async def not_valid(db: Db, token_ids: Collection[str]) -> set[str]:
+    """Those of these agent tokens that let nobody in any more."""
+    rows = await db.fetch(
+        """
+        select id from unnest($1::uuid[]) as asked (id)
+         where not exists (select from agent_tokens t where t.id = asked.id and t.revoked_at is null
+                              and (t.expires_at is null or t.expires_at > now()))
+        """,
+        sorted(token_ids),
+    )
+    return {row["id"] for row in rows}
 
 
 async def find_job(db: Db, token_hash: str) -> QueuedJob | None:

@@ -71,6 +71,15 @@ async def test_output_is_bounded(work: WorkTree) -> None:
     assert done.stdout == b"x" * 1000
 
 
+async def test_output_beyond_the_bound_is_not_waited_for_although_the_pipes_are_full(work: WorkTree) -> None:
+    work.commit({"big": "x" * 8_000_000})
+    done = await command.run(
+        ["-C", str(work.path), "show", "HEAD:big"], stdin=b"y" * 1_000_000, max_output=1000, timeout_s=10
+    )
+    assert done.truncated
+    assert done.stdout == b"x" * 1000
+
+
 async def test_a_git_that_takes_too_long_is_killed_with_its_children(work: WorkTree) -> None:
     with pytest.raises(GitUnavailable, match="took longer"):
         await command.run(["-C", str(work.path), "-c", "alias.hang=!sleep 987 & sleep 986", "hang"], timeout_s=0.3)

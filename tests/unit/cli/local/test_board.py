@@ -47,6 +47,40 @@ def test_a_job_whose_needs_are_not_met_is_skipped_with_all_that_need_it() -> Non
     assert found.failure() == "Failed jobs: a"
 
 
+def test_a_fan_out_has_no_more_under_way_than_it_may() -> None:
+    found = board(lock("a", matrix={"n": ("1", "2", "3")}, max_parallel=2))
+    assert ready(found) == ["a (1)", "a (2)"]
+    found.jobs["a (1)"].status = JobStatus.RUNNING
+    assert ready(found) == ["a (2)"]
+    found.jobs["a (1)"].end(JobStatus.SUCCESS)
+    assert ready(found) == ["a (2)", "a (3)"]
+
+
+def test_the_first_failure_of_a_fan_out_halts_the_others() -> None:
+    found = board(lock("a", matrix={"n": ("1", "2", "3", "4")}, max_parallel=3, fail_fast=True), lock("b", "a"))
+    assert ready(found) == ["a (1)", "a (2)", "a (3)"]
+    found.jobs["a (1)"].status = found.jobs["a (2)"].status = JobStatus.RUNNING
+    assert found.halted() == {}
+    found.jobs["a (1)"].end(JobStatus.FAILED, "broken")
+    reason = "fan-out halted by fail_fast: a (1) failed"
+    assert found.halted() == {"a (2)": reason}
+    assert (found.jobs["a (3)"].status, found.jobs["a (3)"].error) == (JobStatus.CANCELLED, reason)
+    assert (found.jobs["a (4)"].status, found.jobs["a (4)"].error) == (JobStatus.SKIPPED, reason)
+    found.jobs["a (2)"].end(JobStatus.CANCELLED, reason)
+    assert found.halted() == {}
+    assert ready(found) == []
+    assert found.failure() == "Failed jobs: a (1)"
+    assert found.status() is RunStatus.FAILED
+
+
+def test_without_fail_fast_the_others_go_on() -> None:
+    found = board(lock("a", matrix={"n": ("1", "2", "3")}, max_parallel=1))
+    assert ready(found) == ["a (1)"]
+    found.jobs["a (1)"].end(JobStatus.FAILED, "broken")
+    assert found.halted() == {}
+    assert ready(found) == ["a (2)"]
+
+
 def test_a_job_that_cannot_be_made_has_failed() -> None:
     found = board(lock("a", matrix={"n": ()}))
     assert ready(found) == []
