@@ -1,6 +1,6 @@
 """The log of one step: bytes in, masked lines with their time out, in compressed chunks.
 
-A chunk leaves when 64 KiB of lines are together or 100 ms after its first line. An unfinished line waits for its end,
+A chunk leaves when 128 KiB of lines are together or 100 ms after its first line. An unfinished line waits for its end,
 or until it is 64 KiB long: then it is cut. Bytes that are no UTF-8 become replacement characters.
 """
 
@@ -17,9 +17,11 @@ from kici.agent.masking import Masker, Secrets
 from kici.agent.outbox import Outbox
 from kici.wire.agent import AttemptRef, LogChunk
 
-CHUNK_BYTES = 65_536
+CHUNK_BYTES = 131_072
 LINE_BYTES = 65_536
 FLUSH_S = 0.1
+ZSTD_LEVEL = 1
+"""Chunks are compressed anew when a step has ended: what counts here is the agent's time."""
 
 
 class StepLog:
@@ -83,7 +85,7 @@ class StepLog:
         text = self._unfinished + masked
         end = text.rfind(b"\n") + 1
         complete, self._unfinished = text[:end], text[end:]
-        if len(complete) > LINE_BYTES:
+        if _has_long_line(complete):
             complete = b"\n".join(_cut(line) for line in complete.split(b"\n"))
         if len(self._unfinished) > LINE_BYTES:
             *pieces, self._unfinished = _pieces(self._unfinished)
@@ -143,13 +145,24 @@ class StepLog:
         self._outbox.put_log(chunk)
 
 
-_compressor = zstandard.ZstdCompressor(level=3)
+_compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
 
 def _stamp(seconds: float) -> bytes:
     """`2026-01-02T03:04:05.678Z `"""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S").encode() + b".%03dZ " % (moment.microsecond // 1000)
+
+
+def _has_long_line(lines: bytes) -> bool:
+    """Whether one is longer than `LINE_BYTES`, without looking at each."""
+    start = 0
+    while len(lines) - start > LINE_BYTES:
+        end = lines.rfind(b"\n", start, start + LINE_BYTES + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
 
 
 def _cut(line: bytes) -> bytes:
