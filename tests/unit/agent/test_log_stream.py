@@ -96,7 +96,7 @@ async def test_a_chunk_leaves_by_itself_after_a_short_time() -> None:
     assert log.close() == 1
 
 
-async def test_much_output_goes_in_chunks_of_128_kib() -> None:
+async def test_much_output_goes_in_chunks_of_bounded_size() -> None:
     reader = Reader()
     log = step_log(reader)
     await log.write(b"x" * 99 + b"\n" + b"\n" * 10_000)
