@@ -16,7 +16,6 @@ import structlog
 
 from kici.wire.agent import (
     LOG_WINDOW_BYTES,
-    MAX_LOG_WINDOW_BYTES,
     Ack,
     AttemptRef,
     JobAccepted,
@@ -30,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 Status = JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged
 
-BUFFER_BYTES = 4 * MAX_LOG_WINDOW_BYTES
+BUFFER_BYTES = 4_194_304
 """Of one job, compressed, sent or not: what is written while the orchestrator is away, before a step has to wait."""
 
 

@@ -228,7 +228,8 @@ class LogWindow(Message, frozen=True, tag="log.window"):
 FromOrchestrator = Welcome | HeartbeatAck | Ack | Dispatch | Cancel | LogWindow
 
 LOG_WINDOW_BYTES = 65_536
-MAX_LOG_WINDOW_BYTES = 1_048_576
+MAX_LOG_WINDOW_BYTES = 524_288
+"""More would not be faster: it would stand in queues, and what other jobs tell would stand behind it."""
 LOG_CHUNK_BYTES = 1_024
 MAX_OUTPUT_BYTES = 65_536
 
