@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Protocol, TypeAlias
 
 import asyncpg
 import structlog
 from asyncpg import Pool, Record
-from msgspec import Struct
 from prometheus_client import Counter, Gauge, Histogram
 
 from kici.orchestrator.errors import Unavailable
@@ -46,11 +44,6 @@ class Tells(Protocol):
     def send(self, channel: str, key: str = "") -> None: ...
 
 
-class _Item(Struct, frozen=True):
-    session_id: str
-    chunk: LogChunk
-
-
 Answer: TypeAlias = str | None
 
 
@@ -64,9 +57,8 @@ class LogWriter:
     def __init__(self, pool: Pool[Record], notifier: Tells) -> None:
         self._pool = pool
         self._notifier = notifier
-        self._hours: set[datetime] = set()
-        self._commits: GroupCommit[_Item, Answer] = GroupCommit(
-            self._apply, max_items=MAX_ITEMS, max_bytes=MAX_BYTES, size_of=lambda item: len(item.chunk.data)
+        self._commits: GroupCommit[logs.Sent, Answer] = GroupCommit(
+            self._apply, max_items=MAX_ITEMS, max_bytes=MAX_BYTES, size_of=lambda item: len(item.data)
         )
 
     async def run(self) -> None:
@@ -78,7 +70,18 @@ class LogWriter:
         if reason is None and not _UUID.fullmatch(chunk.job_id):
             reason = f"there is no job {chunk.job_id!r}"
         if reason is None:
-            reason = await self._submit(_Item(session_id, chunk))
+            reason = await self._submit(
+                logs.Sent(
+                    session_id=session_id,
+                    job_id=chunk.job_id,
+                    attempt=chunk.attempt,
+                    step_index=chunk.step_index,
+                    sequence=chunk.sequence,
+                    first_line=chunk.first_line,
+                    lines=chunk.lines,
+                    data=chunk.data,
+                )
+            )
         if reason is None:
             STORED.inc()
             STORED_BYTES.inc(len(chunk.data))
@@ -86,12 +89,12 @@ class LogWriter:
             REFUSED.inc()
         return reason
 
-    async def _submit(self, item: _Item) -> Answer:
+    async def _submit(self, chunk: logs.Sent) -> Answer:
         arrived = time.perf_counter()
-        size = len(item.chunk.data)
+        size = len(chunk.data)
         WAITING.inc(size)
         try:
-            return await self._commits.submit(item)
+            return await self._commits.submit(chunk)
         except Unavailable:
             AGAIN.inc()
             raise
@@ -99,70 +102,17 @@ class LogWriter:
             WAITING.dec(size)
             APPENDED.observe(time.perf_counter() - arrived)
 
-    async def _apply(self, items: Sequence[_Item]) -> list[Answer]:
-        try:
-            answers = await self._store(items)
-        except asyncpg.CheckViolationError:
-            # A partition that we knew was dropped: it was older than the retention and all in it was closed.
-            self._hours.clear()
-            answers = await self._store(items)
-        TOGETHER.observe(len(items))
-        for job_id in {item.chunk.job_id for item, answer in zip(items, answers, strict=True) if answer is None}:
+    async def _apply(self, sent: Sequence[logs.Sent]) -> list[Answer]:
+        async with self._pool.acquire() as db:
+            try:
+                answers = await logs.append(db, sent)
+            except asyncpg.CheckViolationError:
+                # An attempt began in a new hour, or its partition was dropped: it was old and all in it was closed.
+                for hour in await logs.hours_of(db, {chunk.job_id for chunk in sent}):
+                    async with db.transaction():
+                        await logs.create_partition(db, hour)
+                answers = await logs.append(db, sent)
+        TOGETHER.observe(len(sent))
+        for job_id in {chunk.job_id for chunk, answer in zip(sent, answers, strict=True) if answer is None}:
             self._notifier.send(notify.LOGS, job_id)
         return answers
-
-    async def _store(self, items: Sequence[_Item]) -> list[Answer]:
-        async with self._pool.acquire() as db:
-            fences = await logs.fences(db, {item.chunk.job_id for item in items})
-            agents = await logs.agents_of(db, {item.session_id for item in items})
-            for hour in {fence.log_hour for fence in fences.values() if fence.log_hour} - self._hours:
-                async with db.transaction():
-                    await logs.create_partition(db, hour)
-                self._hours.add(hour)
-            answers = [_fence(item, fences, agents) for item in items]
-            async with db.transaction():
-                closed = await logs.keep_open(
-                    db, {_ref(item.chunk) for item, answer in zip(items, answers, strict=True) if answer is None}
-                )
-                new = []
-                for number, item in enumerate(items):
-                    if answers[number] is not None:
-                        continue
-                    if _ref(item.chunk) in closed:
-                        answers[number] = "the log of this step is closed"
-                    else:
-                        new.append(_new_chunk(item.chunk, fences[item.chunk.job_id]))
-                if new:
-                    # In the order of the key, so that two coordinators with the same chunks do not block each other.
-                    await logs.insert(db, sorted(new, key=lambda chunk: (*_ref(chunk), chunk.sequence)))
-        return answers
-
-
-def _fence(item: _Item, fences: dict[str, logs.Fence], agents: dict[str, str]) -> Answer:
-    chunk = item.chunk
-    fence = fences.get(chunk.job_id)
-    if fence is None or fence.log_hour is None:
-        return f"there is no job {chunk.job_id} that has begun"
-    if chunk.attempt != fence.attempt:
-        return f"attempt {chunk.attempt} is over: the job is at attempt {fence.attempt}"
-    if fence.agent_id is None or agents.get(item.session_id) != fence.agent_id:
-        return "another agent has this job"
-    return None
-
-
-def _ref(chunk: LogChunk | logs.NewChunk) -> logs.StepRef:
-    return chunk.job_id, chunk.attempt, chunk.step_index
-
-
-def _new_chunk(chunk: LogChunk, fence: logs.Fence) -> logs.NewChunk:
-    assert fence.log_hour is not None
-    return logs.NewChunk(
-        log_hour=fence.log_hour,
-        job_id=chunk.job_id,
-        attempt=chunk.attempt,
-        step_index=chunk.step_index,
-        sequence=chunk.sequence,
-        first_line=chunk.first_line,
-        lines=chunk.lines,
-        data=chunk.data,
-    )

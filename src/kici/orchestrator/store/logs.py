@@ -21,17 +21,10 @@ StepRef: TypeAlias = tuple[str, int, int]
 HOUR = timedelta(hours=1)
 
 
-class Fence(Struct, frozen=True):
-    """What decides whether a chunk may be stored."""
+class Sent(Struct, frozen=True):
+    """A chunk as it came."""
 
-    attempt: int
-    """The job's current one."""
-    agent_id: str | None
-    log_hour: datetime | None
-
-
-class NewChunk(Struct, frozen=True):
-    log_hour: datetime
+    session_id: str
     job_id: str
     attempt: int
     step_index: int
@@ -87,55 +80,82 @@ _STEP = """
 """
 
 
-async def fences(db: Db, job_ids: Collection[str]) -> dict[str, Fence]:
-    rows = await db.fetch(
-        "select job_id, attempt, agent_id, log_hour from execution_jobs where job_id = any($1::uuid[])", list(job_ids)
-    )
-    return {row["job_id"]: Fence(row["attempt"], row["agent_id"], row["log_hour"]) for row in rows}
+async def append(db: Db, sent: Sequence[Sent]) -> list[str | None]:
+    """Store what may be stored, in one statement. Returns for each chunk None, or the reason for which it is refused.
 
+    A chunk is taken if its attempt is the job's current one, the session is of the agent that has it, and the step's
+    log is open. The lock that keeps it open until the commit is the weakest one: it stops only `hold_to_close`. A step
+    without a row (preparation, before its first status) is open; it is closed only by the number of its chunks, so it
+    needs no lock. A chunk that is there already is left as it is. Rows go in in the order of their key, so that two
+    coordinators with the same chunks do not block each other.
 
-async def agents_of(db: Db, sessions: Collection[str]) -> dict[str, str]:
-    """Session → agent."""
-    rows = await db.fetch("select id, agent_id from agent_sessions where id = any($1::uuid[])", list(sessions))
-    return {row["id"]: row["agent_id"] for row in rows}
-
-
-async def keep_open(db: Db, refs: Collection[StepRef]) -> set[StepRef]:
-    """Hold the steps' logs as they are until the transaction ends, and return those that are closed.
-
-    The lock is the weakest one: it stops only `hold_to_close`. A step without a row (preparation, before its first
-    status) is open; it is closed only by the number of its chunks, so it needs no lock.
+    Raises `asyncpg.CheckViolationError` where the partition of an hour is missing; then nothing is stored.
     """
     rows = await db.fetch(
         """
-        select s.job_id, s.attempt, s.step_index, s.log_lines is not null as closed
-          from unnest($1::uuid[], $2::int[], $3::int[]) as r (job_id, attempt, step_index)
-          join execution_steps s on s.job_id = r.job_id and s.attempt = r.attempt and s.step_index = r.step_index
-         order by s.id for key share of s
+        with sent as materialized (
+          select * from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[]) with ordinality
+                     as r (session_id, job_id, attempt, step_index, number)
+        ),
+        jobs as materialized (
+          select job_id, attempt, agent_id, log_hour from execution_jobs
+           where job_id in (select job_id from sent)
+        ),
+        owners as materialized (
+          select id, agent_id from agent_sessions where id in (select session_id from sent)
+        ),
+        steps as materialized (
+          select s.job_id, s.attempt, s.step_index, s.log_lines is not null as closed
+            from (select distinct job_id, attempt, step_index from sent) r
+            join execution_steps s on s.job_id = r.job_id and s.attempt = r.attempt and s.step_index = r.step_index
+           order by s.id for key share of s
+        ),
+        judged as materialized (
+          select sent.number, jobs.log_hour,
+                 case when jobs.log_hour is null
+                      then 'there is no job ' || sent.job_id || ' that has begun'
+                      when sent.attempt <> jobs.attempt
+                      then 'attempt ' || sent.attempt || ' is over: the job is at attempt ' || jobs.attempt
+                      when jobs.agent_id is null or owners.agent_id is distinct from jobs.agent_id
+                      then 'another agent has this job'
+                      when steps.closed then 'the log of this step is closed' end as problem
+            from sent
+            left join jobs on jobs.job_id = sent.job_id
+            left join owners on owners.id = sent.session_id
+            left join steps on steps.job_id = sent.job_id and steps.attempt = sent.attempt
+                           and steps.step_index = sent.step_index
+        ),
+        stored as (
+          insert into log_chunks (log_hour, job_id, attempt, step_index, sequence, first_line, lines, bytes)
+          select judged.log_hour, c.job_id, c.attempt, c.step_index, c.sequence, c.first_line, c.lines, c.bytes
+            from unnest($2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::bytea[])
+                   with ordinality as c (job_id, attempt, step_index, sequence, first_line, lines, bytes, number)
+            join judged on judged.number = c.number
+           where judged.problem is null
+           order by c.job_id, c.attempt, c.step_index, c.sequence
+          on conflict (job_id, attempt, step_index, sequence, log_hour) do nothing
+        )
+        select problem from judged order by number
         """,
-        *_columns(sorted(refs)),
+        [chunk.session_id for chunk in sent],
+        [chunk.job_id for chunk in sent],
+        [chunk.attempt for chunk in sent],
+        [chunk.step_index for chunk in sent],
+        [chunk.sequence for chunk in sent],
+        [chunk.first_line for chunk in sent],
+        [chunk.lines for chunk in sent],
+        [chunk.data for chunk in sent],
     )
-    return {(row["job_id"], row["attempt"], row["step_index"]) for row in rows if row["closed"]}
+    return [row["problem"] for row in rows]
 
 
-async def insert(db: Db, chunks: Sequence[NewChunk]) -> None:
-    """Store chunks; those that are there already are left as they are. Their partitions must exist."""
-    await db.execute(
-        """
-        insert into log_chunks (log_hour, job_id, attempt, step_index, sequence, first_line, lines, bytes)
-        select * from unnest($1::timestamptz[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[],
-                             $8::bytea[])
-        on conflict (job_id, attempt, step_index, sequence, log_hour) do nothing
-        """,
-        [chunk.log_hour for chunk in chunks],
-        [chunk.job_id for chunk in chunks],
-        [chunk.attempt for chunk in chunks],
-        [chunk.step_index for chunk in chunks],
-        [chunk.sequence for chunk in chunks],
-        [chunk.first_line for chunk in chunks],
-        [chunk.lines for chunk in chunks],
-        [chunk.data for chunk in chunks],
+async def hours_of(db: Db, job_ids: Collection[str]) -> list[datetime]:
+    """In whose partitions the chunks of these jobs lie."""
+    rows = await db.fetch(
+        "select distinct log_hour from execution_jobs where job_id = any($1::uuid[]) and log_hour is not null",
+        list(job_ids),
     )
+    return [row["log_hour"] for row in rows]
 
 
 async def step(db: Db, job_id: str, step_index: int, attempt: int | None = None) -> Step | None:
