@@ -28,7 +28,7 @@ from kici.orchestrator.identity.access import Access
 from kici.orchestrator.logs.tail import Changes, RunFeed, StepTail, Watch
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import logs
-from kici.orchestrator.store.database import is_away, transaction
+from kici.orchestrator.store.database import connection, is_away
 from kici.orchestrator.store.views import runs
 from kici.wire import api
 
@@ -58,7 +58,7 @@ class RunStream:
 
     async def start(self, run_id: str, *, with_logs: bool) -> AsyncIterator[bytes]:
         """Raises `NotFound`, or `Unavailable` where too many streams are open; after that nothing but events."""
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             await existing(db, run_id)
         if self._open >= self._settings.max_streams or self._feed.closed:
             raise Unavailable("too many streams are open here, or this orchestrator stops: try again")
@@ -89,13 +89,13 @@ class RunStream:
         return StepTail(self._pool, self._objects)
 
     async def state(self, run_id: str) -> tuple[api.Run, list[api.Job]]:
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             run = await existing(db, run_id)
             jobs = await runs.jobs(db, run_id, steps=True)
             return run, await with_reasons(db, jobs, self._explain)
 
     async def steps(self, run_id: str, jobs: frozenset[str] | None) -> list[logs.Step]:
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             return await logs.steps_of_run(db, run_id, jobs)
 
 
