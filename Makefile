@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format bench proofs chaos clean
+.PHONY: help demo up test check format bench proofs chaos soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ proofs: $(VENV)/dev ## the long proofs, in a short form
 
 chaos: $(VENV)/dev ## kill -9 everything while 2,000 jobs run (JOBS, AGENTS, SEED, MINUTES; KEEP=1 leaves the database)
 	@$(BIN)/python -m tests.chaos
+
+soak: $(VENV)/dev ## play the model of the lifecycle for MINUTES=n (10), with SEED=s as an earlier run did
+	@$(BIN)/python -m tests.integration.model --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove what these targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 from asyncpg import Pool, Record
+from hypothesis import settings
 
 from kici.orchestrator.store.database import create_pool
 from tests.support import million, postgres
@@ -20,6 +21,10 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+# An example that takes long on a busy machine is no failure.
+settings.register_profile("kici", deadline=None)
+settings.load_profile("kici")
 
 
 @pytest.hookimpl(wrapper=True)

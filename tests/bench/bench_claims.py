@@ -113,7 +113,9 @@ class _Coordinator:
         if len(claims) != free:
             raise RuntimeError(f"{len(claims)} claims instead of {free}")
         async with transaction(self.pool) as db:
-            await queue.delete(db, [claim.job_id for claim in claims])
+            await db.execute(
+                "delete from dispatch_queue where id = any($1::uuid[])", [claim.job_id for claim in claims]
+            )
         return took
 
 

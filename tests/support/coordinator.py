@@ -17,6 +17,7 @@ from kici.orchestrator.agents.attention import Attention
 from kici.orchestrator.agents.contract import Settings as AgentSettings
 from kici.orchestrator.agents.conversation import Parts
 from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.revocation import WatchRevocations
 from kici.orchestrator.agents.roster import Roster
 from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
@@ -34,10 +35,13 @@ from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.maintenance import sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.store import lease, sessions, tokens
 from kici.orchestrator.store.database import create_pool
@@ -58,6 +62,7 @@ class Coordinator:
         limits: Limits,
         agent_settings: AgentSettings,
         ttl: timedelta = TTL,
+        interval: timedelta = DispatchSettings().interval,
         log_pool: Pool[Record] | None = None,
     ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
@@ -76,6 +81,16 @@ class Coordinator:
         self.access = Access(pool)
         self.login_error: Exception | None = None
         """Raised when a job's credentials are asked for."""
+        self.parts = Parts(
+            pool,
+            self.roster,
+            self.lease,
+            self.statuses,
+            self.logs,
+            self.notifier,
+            limits,
+            instance=self.instance,
+        )
         self.sockets = AgentSockets(
             Door(
                 pool,
@@ -87,19 +102,10 @@ class Coordinator:
                 agent_settings,
                 instance=self.instance,
             ),
-            Parts(
-                pool,
-                self.roster,
-                self.lease,
-                self.statuses,
-                self.logs,
-                self.notifier,
-                limits,
-                instance=self.instance,
-            ),
+            self.parts,
             agent_settings,
         )
-        self.attention = Attention(pool, self.roster, self.listener)
+        self.attention = Attention(pool, self.roster, self.listener, interval=interval)
         self.silence = WatchSilence(
             pool, self.roster, self.lease, self.notifier, limits, agent_settings, instance=self.instance
         )
@@ -111,8 +117,11 @@ class Coordinator:
             self.notifier,
             limits,
             Place("http://kici.test"),
-            DispatchSettings(),
+            DispatchSettings(interval=interval),
             instance=self.instance,
+        )
+        self.revocation = WatchRevocations(
+            pool, self.roster, self.listener, self.notifier, limits, instance=self.instance, interval=interval
         )
         self.leader = Leader(pool, "maintenance", self.instance, self._led, ttl=ttl)
         self._ttl = ttl
@@ -121,7 +130,10 @@ class Coordinator:
         """The sweepers, at a quick pace."""
         quick = sweeper.Settings(interval=timedelta(seconds=0.1), lease=self._ttl)
         parts = (self.pool, held, self.notifier, self.limits, quick)
-        sweepers = (EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue)
+        sweepers = (
+            *(EndStaleWaits, LoseSessions, RequeueUnacknowledged, SettleOverdue),
+            *(CancelOverdueRuns, StopOverdueJobs, RepairConcurrency),
+        )
         return [sweeping(*parts, instance=self.instance) for sweeping in sweepers]
 
     async def _login(self, routing_key: str, clone_url: str) -> Login:
@@ -161,22 +173,27 @@ async def running(
     dispatching: bool = True,
     leading: bool = False,
     ttl: timedelta = TTL,
+    interval: timedelta = DispatchSettings().interval,
+    hearing: bool = True,
     pool_size: int = 10,
 ) -> AsyncIterator[Coordinator]:
+    """`interval` is of what looks around although nobody has told it to; without `hearing` nobody is told anything."""
     pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, log_pool)
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, interval, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
         server = http.HttpServer(http.application(routes), listening)
         await one.lease.run_once()
+        told: list[Service] = [one.notifier, one.listener] if hearing else []
         stages = [
-            Stage("coordination", [one.notifier, one.listener, one.lease]),
+            Stage("coordination", [one.lease, *told]),
             Stage("writers", [one.statuses, one.logs]),
             Stage(
                 "work",
                 [
                     one.attention,
+                    one.revocation,
                     one.silence,
                     *([one.dispatcher] if dispatching else []),
                     *([one.leader] if leading else []),

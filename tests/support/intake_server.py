@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncpg import Pool, Record
 
-from kici.orchestrator.api import agent_tokens
+from kici.orchestrator.api import agent_tokens, concurrency
 from kici.orchestrator.api import sources as sources_api
 from kici.orchestrator.http import application
 from kici.orchestrator.identity.access import Access
@@ -20,6 +20,7 @@ from kici.orchestrator.intake.accept import Intake
 from kici.orchestrator.intake.endpoint import Endpoint
 from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import WEBHOOK_SECRET, Sources, scope_of
+from kici.orchestrator.lifecycle.group_repair import release_by_hand
 from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import sources
@@ -83,6 +84,7 @@ class Orchestrator:
                 access, self.pool, self.secrets, self.sources, self.notifier, public_url=lambda: self.url
             ),
             *agent_tokens.routes(access, self.pool, self.notifier),
+            *concurrency.routes(self.pool, access, self.notifier, release=release_by_hand),
         ]
 
     async def token(self, role: str = "owner") -> str:

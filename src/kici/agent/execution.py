@@ -131,8 +131,11 @@ class Execution:
             words = self._box.last_words()
             raise RunnerFailed(f"{_died(await self._box.wait())} before it was ready: {words or 'it says nothing'}")
 
-    async def run(self, start: Start) -> JobEnded:
-        """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left."""
+    async def run(self, start: Start, *, spent_s: float = 0.0) -> JobEnded:
+        """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
+
+        `spent_s` of the job's timeout are over.
+        """
         assert self._box
         assert self._writer
         self._job = start.job
@@ -144,7 +147,9 @@ class Execution:
                 self._begin_cancel(self._cancelled, self._forced)
             if start.job.timeout_ms is not None:
                 limit_ms = start.job.timeout_ms
-                self._deadline = asyncio.get_running_loop().call_later(limit_ms / 1000, self._job_timeout, limit_ms)
+                self._deadline = asyncio.get_running_loop().call_later(
+                    max(limit_ms / 1000 - spent_s, 0), self._job_timeout, limit_ms
+                )
             await asyncio.wait((conversation, stopped, died), return_when=asyncio.FIRST_COMPLETED)
             if died.done():
                 # What it said last may still be in the socket, which a process that it forked may hold open.

@@ -29,6 +29,7 @@ from kici.agent.settings import Settings
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
 from kici.agent.workspace import Owner, Workspace
+from kici.engine import timeouts
 from kici.engine.lifecycle import JobStatus, StepStatus
 from kici.engine.lockfile import PATH
 from kici.errors import KiciError
@@ -70,6 +71,8 @@ class Job:
         self._reporter = Reporter(
             self.ref, shop.outbox, self._secrets, self._api, log_limit_bytes=shop.settings.max_log_size_bytes
         )
+        self._limit_ms = dispatch.timeout_ms
+        self._began = 0.0
         self._preparation: asyncio.Timeout | None = None
         self._execution: Execution | None = None
         self._accepted: Frame | None = None
@@ -105,6 +108,7 @@ class Job:
         """To the report of its end (`reported`), and until nothing of it is left on this machine."""
         with structlog.contextvars.bound_contextvars(job=self.ref.job_id, attempt=self.ref.attempt):
             log.info("job taken", name=self._dispatch.name)
+            self._began = asyncio.get_running_loop().time()
             self._accepted = self._shop.outbox.put(JobAccepted(self.ref.job_id, self.ref.attempt))
             self._reporter.prepare()
             async with AsyncExitStack() as place:
@@ -119,12 +123,15 @@ class Job:
                     self._report(ended)
 
     async def _work(self, place: AsyncExitStack, processes: AsyncExitStack) -> JobStatusChanged:
+        limit = asyncio.timeout(self._limit_ms / 1000 if self._limit_ms else None)
         try:
-            async with asyncio.timeout(None) as self._preparation:
+            async with limit as self._preparation:
                 prepared = None if self._is_stopped() else await self._prepare(place, processes)
         except TimeoutError:
-            if not self._is_stopped():
+            if not limit.expired():
                 raise
+            if not self._is_stopped() and self._limit_ms:
+                return self._failed_early(PreparationFailed(timeouts.of_job(self._limit_ms)))
             prepared = None
         except PreparationFailed as error:
             return self._failed_early(error)
@@ -203,7 +210,7 @@ class Job:
             module=locked.workflow.source.file.removeprefix(PATH.partition("/")[0] + "/"),
             export=locked.workflow.export,
             context=known,
-            job=locked.job,
+            job=msgspec.structs.replace(locked.job, timeout_ms=self._limit_ms or locked.job.timeout_ms),
             env=environment.of_job(
                 known,
                 sha=self._dispatch.checkout.sha,
@@ -222,7 +229,8 @@ class Job:
         self._execution = prepared.execution
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch_silence(limit))
-            ended = await prepared.execution.run(prepared.start)
+            spent_s = asyncio.get_running_loop().time() - self._began
+            ended = await prepared.execution.run(prepared.start, spent_s=spent_s)
             watch.cancel()
         if self._withdrawn:
             raise NotOurs("withdrawn")

@@ -25,12 +25,14 @@ from kici.orchestrator.api import (
     agent_tokens,
     agents,
     artifacts,
+    concurrency,
     event_log,
     git,
     job_context,
     logs,
     queue,
     queue_rules,
+    rerun,
     run_start,
     runs,
     stream,
@@ -59,6 +61,7 @@ from kici.orchestrator.intake.endpoint import Endpoint
 from kici.orchestrator.intake.inflight import InflightBytes
 from kici.orchestrator.intake.sources import Sources
 from kici.orchestrator.lifecycle.cancel import cancel_run
+from kici.orchestrator.lifecycle.group_repair import release_by_hand
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.lifecycle.writer import StatusWriter
@@ -69,11 +72,14 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, sweeper
+from kici.orchestrator.maintenance import end_stale_waits, repair_concurrency, sweeper
+from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
+from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
+from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.objects.obstore_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
@@ -114,10 +120,12 @@ async def serve(settings: Settings) -> None:
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
         connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
         pool = await connect(settings.database_pool_size)
-        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else;
+        # and leases are renewed however busy the others are, for without one nothing may be acknowledged.
         log_writing = await connect(1)
         log_reading = await connect(settings.database_log_pool_size)
-        for each in (pool, log_writing, log_reading):
+        renewing = await connect(2)
+        for each in (pool, log_writing, log_reading, renewing):
             ends.callback(each.terminate)
 
         # ── what the parts share
@@ -131,7 +139,7 @@ async def serve(settings: Settings) -> None:
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
         sources = Sources(pool, secrets)
-        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
+        lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
         await sources.load()
@@ -229,6 +237,9 @@ async def serve(settings: Settings) -> None:
                 LoseSessions(*parts, sweeping, instance=instance),
                 RequeueUnacknowledged(*parts, sweeping, instance=instance),
                 SettleOverdue(*parts, sweeping, instance=instance),
+                CancelOverdueRuns(*parts, sweeping, instance=instance),
+                StopOverdueJobs(*parts, sweeping, instance=instance),
+                RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
@@ -243,8 +254,10 @@ async def serve(settings: Settings) -> None:
             *artifacts.routes(pool, access, artifact_store),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),
+            *rerun.routes(access, pool, notifier),
             *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
+            *concurrency.routes(pool, access, notifier, release=partial(release_by_hand, limits=limits)),
             *queue.routes(pool, access, explain=why),
             *queue_rules.routes(pool, access, notifier, default_cap=default_cap),
             *agents.routes(pool, access),
@@ -275,7 +288,7 @@ async def serve(settings: Settings) -> None:
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
                         SweepUploads(objects, sweep_uploads.Settings()),
-                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                        Leader(renewing, "maintenance", instance, led, ttl=ttl),
                     ],
                 ),
                 Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),

@@ -99,6 +99,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     queue_timeout_ms: int = 3_600_000
     """0 = never."""
+    job_timeout_ms: int = 21_600_000
+    """Of a job that has no timeout of its own; 0 = none."""
     queue_repository_max_running: int = 0
     """How many jobs a repository without a cap of its own may run at once; 0 = any number."""
     queue_unservable: str = "wait"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -42,6 +42,10 @@ class Run(Body, frozen=True):
     trigger_event: str | None = None
     commit_message: str | None = None
     created_at: datetime | None = None
+    original_run_id: str | None = None
+    """Of a rerun: the first run of the chain."""
+    rerun_mode: str | None = None
+    """Of a rerun: `all`, `failed` or `job`."""
 
 
 class RunList(Body, frozen=True):
@@ -88,6 +92,8 @@ class Job(Body, frozen=True):
     needs: list[str] = []
     created_at: datetime | None = None
     steps: list[Step] | None = None
+    reused_from_run_id: str | None = None
+    """Set: it was not run here, but taken over as it ended in that run."""
 
 
 class JobList(Body, frozen=True):
@@ -174,6 +180,19 @@ class RunStarted(Body, frozen=True):
     delivery_id: str
     run_id: str | None = None
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
+
+
+class RerunBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /runs/{runId}/rerun`. All of it may be left out."""
+
+    mode: Literal["all", "failed", "job"] = "all"
+    """`failed`: the jobs that did not succeed, `job`: one; both with all that need them. The others are reused."""
+    job: str = ""
+    """With or without the matrix suffix: without, all combinations."""
+    commit: Literal["same", "current"] = "same"
+    """`current`: the head of the branch or tag now; with the mode `all` only."""
+    request_id: str = ""
+    """Asked twice with the same one, there is one rerun. The header `Idempotency-Key` says the same."""
 
 
 class CancelBody(Body, frozen=True):
@@ -326,6 +345,58 @@ class QueueEntry(Body, frozen=True):
 
 class QueueList(Body, frozen=True):
     entries: list[QueueEntry]
+
+
+class ConcurrencySlot(Body, frozen=True):
+    """A run, or one job of it, that holds a slot or waits for one."""
+
+    run_id: str
+    workflow_name: str
+    repository: str
+    ref: str
+    state: str
+    """Status of the job, or of the run."""
+    max: int
+    """How many it lets hold a slot beside it, itself included."""
+    since: datetime
+    """It has held the slot, or waited."""
+    job_id: str | None = None
+    """Absent: the whole run."""
+    job_name: str | None = None
+
+
+class ConcurrencyGroup(Body, frozen=True):
+    scope: str
+    """`<routing key>::<repository>`, and of an untrusted pull request `…::pr-<number>`."""
+    group: str
+    holders: list[ConcurrencySlot]
+    waiters: list[ConcurrencySlot]
+    """In the order in which they get their turn."""
+
+
+class ConcurrencyList(Body, frozen=True):
+    groups: list[ConcurrencyGroup]
+
+
+class ConcurrencyRelease(Body, frozen=True, forbid_unknown_fields=True):
+    group: str
+    scope: str | None = None
+    """Needed only where the name is in use in several."""
+    run_id: str | None = None
+    """Of this run and its jobs only; absent = of all holders."""
+
+
+class ConcurrencyRef(Body, frozen=True):
+    run_id: str
+    job_id: str | None = None
+
+
+class ConcurrencyReleased(Body, frozen=True):
+    scope: str
+    group: str
+    released: list[ConcurrencyRef]
+    started: list[ConcurrencyRef]
+    """Who waited and holds a slot now."""
 
 
 class QueueAnswer(Body, frozen=True):

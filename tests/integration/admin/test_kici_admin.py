@@ -14,7 +14,10 @@ from typing import TypeAlias
 import pytest
 from asyncpg import Pool, Record
 
+from kici.engine.lockfile import LockConcurrency
 from tests.support.intake_server import Orchestrator
+from tests.support.locks import job
+from tests.support.runs import make_run
 
 SECRET = "a secret that nobody may see"
 
@@ -128,6 +131,28 @@ async def test_agent_tokens_are_made_listed_and_revoked(admin: Run) -> None:
     again = await admin("agent", "revoke", token_id)
     assert again.returncode == 1
     assert again.stderr.startswith("error: HTTP 404: ")
+
+
+async def test_concurrency_groups_are_listed_and_released(orchestrator: Orchestrator, admin: Run) -> None:
+    nothing = await admin("concurrency", "list")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "No concurrency group is in use" in nothing.stderr
+    group = LockConcurrency("deploy-main")
+    first, second = [await make_run(orchestrator.pool, [job("a", concurrency=group)]) for _ in range(2)]
+    listed = [line.split()[:1] + line.split()[2:5] for line in (await admin("concurrency", "list")).stdout.splitlines()]
+    assert listed[2:] == [
+        ["deploy-main", "holds", first.run_id, "a"],
+        ["deploy-main", "waits", second.run_id, "a"],
+    ]
+    only = json.loads((await admin("concurrency", "list", "--repo", "local/demo", "--json")).stdout)
+    assert [one["group"] for one in only["groups"]] == ["deploy-main"]
+    assert (await admin("concurrency", "release", "deploy-main", stdin="n\n")).stderr.endswith("Cancelled.\n")
+    done = await admin("concurrency", "release", "deploy-main", "--run", first.run_id, "--yes")
+    assert done.stdout == (
+        f"Released: run {first.run_id}, job {first['a']}\nStarted:  run {second.run_id}, job {second['a']}\n"
+    )
+    gone = await admin("concurrency", "release", "deploy-main", "--run", first.run_id, "--yes")
+    assert (gone.returncode, gone.stderr.startswith("error: HTTP 404: ")) == (1, True)
 
 
 async def test_url_and_token_come_from_what_kici_up_wrote(orchestrator: Orchestrator, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class Bench:
         lock_sha256: str = "",
         workflow_sha: str = "",
         kill_after_silence_s: float | None = None,
+        timeout_ms: int | None = None,
         inline: bool = True,
     ) -> Dispatch:
         context = JobContext(
@@ -95,6 +96,7 @@ class Bench:
             job_token="kjt_" + "fedcba9876543210" * 4,
             context=context if inline else None,
             kill_after_silence_s=kill_after_silence_s,
+            timeout_ms=timeout_ms,
         )
 
     def wait_for_gate(self) -> str:
@@ -142,6 +144,26 @@ async def test_a_job_is_checked_out_verified_run_and_reported(bench: Bench, sand
         agent.send(signal.SIGTERM)
         assert await agent.ended() == 0
     assert [path.name for path in (bench.base / "work").glob("slot-*/*")] == []
+
+
+async def test_a_job_that_has_no_timeout_has_the_orchestrators(bench: Bench) -> None:
+    repository = bench.repository("exec sleep 600", grace_period_ms=100)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository, timeout_ms=1_500))
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.error) == ("failed", "job_timeout: the job ran longer than its timeout of 1.5 s")
+
+
+async def test_the_timeout_of_a_job_counts_its_preparation(bench: Bench) -> None:
+    """Its acceptance is never acknowledged, so it never comes to its steps."""
+    bench.orchestrator.answer = without(JobAccepted)
+    repository = bench.repository(f"touch {bench.mark}")
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository, timeout_ms=300))
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.error) == ("failed", "job_timeout: the job ran longer than its timeout of 0.3 s")
+    assert end.failed_before_user_code
+    assert not bench.mark.exists()
 
 
 async def test_without_its_context_a_job_does_not_start(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.expiry import expire
 from kici.orchestrator.lifecycle.locked import lock_jobs
 from kici.orchestrator.lifecycle.loss import give_up
+from kici.orchestrator.store import concurrency
 from tests.integration.lifecycle.conftest import Rig
 from tests.support.locks import job
 from tests.support.runs import Made
@@ -174,7 +176,7 @@ async def test_the_newest_supersedes_the_run_that_waits(rig: Rig) -> None:
     second = await rig.make(job("a"), job("b", needs=[LockNeed("a", ("cancelled",))]), concurrency=ONE)
     third = await rig.make(job("a"), concurrency=ONE)
     run = await second.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelled", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelled", "orchestrator:concurrency")
     assert run["failure_reason"] == f"superseded by run {third.run_id} in concurrency group deploy"
     assert await second.statuses() == {"a": "cancelled", "b": "cancelled"}
     assert await slots(rig) == [(first.run_id, None, "active"), (third.run_id, None, "queued")]
@@ -202,7 +204,7 @@ async def test_cancel_in_progress_asks_the_holder_to_stop_and_starts_when_it_has
     await rig.begin(first)
     second = await rig.make(job("a"), concurrency=CANCEL)
     run = await first.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelling", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelling", "orchestrator:concurrency")
     assert await first.statuses() == {"a": "cancelling", "b": "cancelled"}
     assert await second.statuses() == {"a": "pending"}
     await rig.end(first["a"], "cancelled")
@@ -314,6 +316,28 @@ async def test_the_slot_of_a_run_counts_for_its_jobs_that_name_the_same_group(ri
     assert await waiting.statuses() == {"a": "queued"}
 
 
+async def test_a_run_that_is_cancelled_while_its_job_waits_leaves_the_line(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=QUEUE))
+    second = await rig.make(job("deploy", concurrency=QUEUE), job("always", needs=[LockNeed("deploy", ("cancelled",))]))
+    third = await rig.make(job("deploy", concurrency=QUEUE))
+    result = await rig.cancel(second)
+    assert (result.status, result.cancelled_jobs) == ("cancelled", 2)
+    assert [run for run, _, _ in await slots(rig)] == [first.run_id, third.run_id]
+    await rig.cancel(first)
+    assert await third.statuses() == {"deploy": "queued"}
+
+
+async def test_a_job_whose_agent_is_silent_keeps_its_slot_until_it_is_known_what_became_of_it(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=CANCEL))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await agent_sessions.fall_silent(db, rig.limits, rig.sessions["agent-1"].id, heard_s=20)
+    second = await rig.make(job("deploy", concurrency=CANCEL))
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelling"}, {"deploy": "pending"})
+    await leave(rig)
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelled"}, {"deploy": "queued"})
+
+
 async def test_a_gated_child_joins_the_group_only_with_a_place_in_the_window(rig: Rig) -> None:
     gpu = LockConcurrency("gpu", max=2, pending="queue")
     made = await rig.make(job("test", matrix={"v": ("1", "2", "3", "4")}, max_parallel=3, concurrency=gpu))
@@ -345,3 +369,33 @@ async def test_runs_without_groups_lock_nothing_and_have_no_scope(rig: Rig) -> N
     async with rig.pool.acquire() as db, db.transaction():
         await lock_jobs(db, rig.limits, [made["a"]])
         assert await rig.pool.fetchval("select count(*) from pg_locks where locktype = 'advisory'") == 0
+
+
+async def test_an_end_waits_for_a_scope_that_is_locked_elsewhere_and_holds_up_nobody(rig: Rig) -> None:
+    first = await rig.make(job("a"), concurrency=ONE)
+    second = await rig.make(job("a"), concurrency=ONE)
+    other = await rig.make(job("a"))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await concurrency.lock_scopes(db, ["internal:local::local/demo"])
+        waiting = asyncio.create_task(rig.end(first["a"]))
+        assert await rig.end(other["a"]) == ""
+        assert await first.statuses() == {"a": "running"}
+        assert not waiting.done()
+    assert await waiting == ""
+    assert await second.statuses() == {"a": "queued"}
+
+
+async def test_a_batch_that_cannot_have_a_waiter_now_holds_up_nobody(rig: Rig) -> None:
+    first = await rig.make(job("a"), concurrency=ONE)
+    second = await rig.make(job("a"), concurrency=ONE)
+    other = await rig.make(job("a"))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await db.execute("select from execution_runs where run_id = $1 for update", second.run_id)
+        waiting = asyncio.create_task(rig.end(first["a"]))
+        async with asyncio.timeout(4):
+            assert await rig.end(other["a"]) == ""
+        assert await first.statuses() == {"a": "running"}
+    assert await waiting == ""
+    assert await second.statuses() == {"a": "queued"}

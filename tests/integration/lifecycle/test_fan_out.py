@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kici.engine.lockfile import LockNeed
@@ -132,3 +134,17 @@ async def test_a_cancelled_run_leaves_no_gated_child(rig: Rig) -> None:
     await rig.end(made["test (1)"], "cancelled")
     run = await made.run()
     assert (run["status"], run["failure_reason"]) == ("cancelled", "enough")
+
+
+async def test_a_batch_that_cannot_have_a_sibling_now_holds_up_nobody(rig: Rig) -> None:
+    made = await rig.make(job("test", matrix={"v": ("1", "2")}, fail_fast=True))
+    other = await rig.make(job("a"))
+    await rig.begin(made)
+    async with rig.pool.acquire() as db, db.transaction():
+        await db.execute("select from execution_jobs where job_id = $1 for update", made["test (2)"])
+        waiting = asyncio.create_task(rig.end(made["test (1)"], "failed"))
+        async with asyncio.timeout(4):
+            assert await rig.end(other["a"]) == ""
+        assert await made.statuses() == {"test (1)": "running", "test (2)": "running"}
+    assert await waiting == ""
+    assert await made.statuses() == {"test (1)": "failed", "test (2)": "cancelling"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -48,6 +49,21 @@ async def test_a_late_start_never_overwrites_an_end(rig: Rig) -> None:
     await rig.end(made["build"], "failed")
     assert await rig.step(made["build"], "running", index=-1) == ""
     assert await made.steps("build") == {(1, 0): "failed"}
+
+
+async def test_a_step_that_began_in_1970_by_its_agents_clock_keeps_nobody_from_ending(rig: Rig) -> None:
+    """A machine without a battery says so until its clock is set, and milliseconds of years are more than a column has
+    room for."""
+    made = await rig.make(job("build", steps=("first", "second")))
+    await rig.begin(made)
+    assert await rig.step(made["build"], "running", index=0, at_ms=1) == ""
+    assert await rig.step(made["build"], "success", index=0) == ""
+    assert await rig.step(made["build"], "running", index=1, at_ms=1) == ""
+    await rig.pool.execute("update execution_jobs set started_at = 'epoch'")
+    await rig.pool.execute("update execution_runs set started_at = 'epoch'")
+    assert await rig.end(made["build"]) == ""
+    assert await made.steps("build") == {(1, 0): "success", (1, 1): "success"}
+    assert (await made.run())["status"] == "success"
 
 
 async def test_another_end_than_the_first_is_refused_with_the_first(rig: Rig) -> None:
@@ -197,13 +213,14 @@ async def test_a_rejection_gives_the_claim_back_a_little_later_each_time(rig: Ri
     for attempt in (1, 2, 3):
         await rig.pool.execute("update dispatch_queue set not_before = now() - interval '1 second'")
         await rig.claim()
+        before = await rig.pool.fetchval("select clock_timestamp()")
         for _ in range(2):
             assert await rig.say(JobRejected(made["build"], attempt, "busy")) == ""
         row = await made.queue_row("build")
         assert row
         assert (row["session_id"], row["rejections"]) == (None, attempt)
-        delays.append(await rig.pool.fetchval("select not_before > now() from dispatch_queue"))
-    assert delays == [True, True, True]
+        delays.append(row["not_before"] - before)
+    assert all(delay >= timedelta(seconds=least) for delay, least in zip(delays, (0.1, 0.2, 0.4), strict=True)), delays
     await rig.pool.execute("update dispatch_queue set not_before = now()")
     await rig.begin(made)
     assert await rig.say(JobRejected(made["build"], 4, "too late")) == ""
@@ -231,12 +248,22 @@ async def test_times_of_an_agent_with_a_wrong_clock_are_corrected_and_never_in_t
 async def test_steps_that_are_open_end_with_their_job_and_their_logs_are_compacted(rig: Rig) -> None:
     made = await rig.make(job("build", steps=["one", "two", "three"]))
     await rig.begin(made)
-    await rig.step(made["build"], "success", 0)
+    await rig.step(made["build"], "success", 0, log_chunks=2)
     await rig.step(made["build"], "running", 1)
     await rig.end(made["build"], "failed")
     assert await made.steps("build") == {(1, 0): "success", (1, 1): "failed", (1, 2): "skipped"}
     payloads = await rig.pool.fetch("select payload from outbox where kind = 'compact_log' order by id")
-    assert [(row["payload"]["step_index"], row["payload"]["chunks"]) for row in payloads] == [(0, 0), (1, None)]
+    assert [(row["payload"]["step_index"], row["payload"]["chunks"]) for row in payloads] == [(0, 2), (1, None)]
+
+
+async def test_a_step_that_ends_without_a_log_has_it_closed_and_nothing_is_compacted(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    await rig.step(made["build"], "running")
+    assert await rig.pool.fetchval("select log_lines from execution_steps") is None
+    await rig.step(made["build"], "success")
+    assert await rig.pool.fetchval("select log_lines from execution_steps") == 0
+    assert await rig.pool.fetchval("select count(*) from outbox") == 0
 
 
 async def test_a_retry_inside_a_step_keeps_it_running(rig: Rig) -> None:

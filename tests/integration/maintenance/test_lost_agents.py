@@ -14,7 +14,7 @@ from kici.orchestrator.maintenance import lose_sessions, settle_overdue, sweeper
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.store.lease import Lease
-from kici.wire.agent import AttemptRef, Dispatch
+from kici.wire.agent import AttemptRef, Cancel, Dispatch
 from tests.integration.maintenance.conftest import dispatched
 from tests.support.coordinator import Coordinator
 from tests.support.fake_agent import FakeAgent, agents
@@ -165,15 +165,23 @@ async def test_a_session_that_was_lost_and_has_nothing_left_is_closed(here: Coor
         assert await here.pool.fetchval("select agent_id from agent_sessions where closed_at is null") == "busy"
 
 
-async def test_an_agent_that_does_not_report_its_cancellation_is_not_waited_for(here: Coordinator, held: Lease) -> None:
+async def test_an_agent_that_does_not_report_its_cancellation_is_told_to_kill_and_then_not_waited_for(
+    here: Coordinator, held: Lease
+) -> None:
     agent = await here.agent()
     async with agents(agent):
         made, build = await begun(here, agent)
         async with here.pool.acquire() as db, db.transaction():
-            await cancel_run(db, made.run_id, by="me", reason="enough", force=False)
+            cancelled = await cancel_run(db, made.run_id, by="me", reason="enough", force=False)
+        cancelled.wakes.send(here.notifier)
+        assert not (await agent.expect(Cancel)).force
         await let_pass(here, 80)
         assert await settling(here, held).run_once() == settle_overdue.Pass(0, 0, 0)
         await let_pass(here, 11)
+        assert await settling(here, held).run_once() == settle_overdue.Pass(1, 0, 0)
+        assert (await agent.expect(Cancel, 2)).force
+        assert await settling(here, held).run_once() == settle_overdue.Pass(0, 0, 0)
+        await let_pass(here, 16)
         assert await settling(here, held).run_once() == settle_overdue.Pass(1, 0, 1)
         ended = await made.job("build")
         assert (ended["status"], ended["error_message"]) == (
@@ -182,6 +190,18 @@ async def test_an_agent_that_does_not_report_its_cancellation_is_not_waited_for(
         )
         assert (await made.run())["status"] == "cancelled"
         assert "the job has ended as cancelled" in await agent.end(build)
+
+
+async def test_nobody_is_told_to_kill_what_a_lost_agent_was_to_cancel(here: Coordinator, held: Lease) -> None:
+    agent = await here.agent()
+    async with agents(agent):
+        made, _ = await begun(here, agent)
+        async with here.pool.acquire() as db, db.transaction():
+            await cancel_run(db, made.run_id, by="me", reason="enough", force=False)
+        await fall_silent(here, agent)
+        await let_pass(here, 91)
+        assert await settling(here, held).run_once() == settle_overdue.Pass(1, 0, 1)
+        assert await made.statuses() == {"build": "cancelled"}
 
 
 Make = Callable[[Coordinator, Lease, timedelta], LoseSessions | SettleOverdue]

@@ -69,10 +69,8 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "putting in": (lambda db, lane: queue.enqueue(db, new_rows(2)), 200),
     "locking": (lambda db, lane: queue.lock(db, [FREE, CLAIMED]), 40),
     "which have a row": (lambda db, lane: queue.existing(db, [FREE]), 20),
-    "accepting": (lambda db, lane: queue.accept(db, [CLAIMED]), 120),
     "moving to another session": (lambda db, lane: queue.move(db, [CLAIMED], SESSION, 10), 120),
     "releasing": (lambda db, lane: queue.release(db, [Release(CLAIMED, expires_s=60, why="lost")]), 150),
-    "deleting": (lambda db, lane: queue.delete(db, [CLAIMED]), 60),
     "claims of a session": (lambda db, lane: queue.claims_of(db, [SESSION]), 60),
     # sweepers
     "claims without an answer": (lambda db, lane: queue.find_unacknowledged(db, 200), 60),

@@ -1,11 +1,11 @@
-"""`kici runs`: look at runs, read their logs, start and cancel them."""
+"""`kici runs`: look at runs, read their logs, start, rerun and cancel them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -20,7 +20,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 @click.group()
 def runs() -> None:
-    """Look at runs, read their logs, start and cancel them.
+    """Look at runs, read their logs, start, rerun and cancel them.
 
     A run may be named by the beginning of its id.
     """
@@ -172,6 +172,40 @@ def start(workflow: str, ref: str, repo: str, inputs: tuple[str, ...], as_json: 
         click.echo(f"watch it: kici runs logs -f {run_id}", err=True)
 
 
+@runs.command()
+@click.argument("run")
+@click.option("--failed", is_flag=True, help="Only the jobs that did not succeed, and all that need them.")
+@click.option("--job", default="", help="Only this job (all its combinations, or one), and all that need it.")
+@click.option(
+    "--commit",
+    type=click.Choice(("same", "current")),
+    default="same",
+    show_default=True,
+    help="The run's own commit, or the head of its branch now.",
+)
+@json_option
+def rerun(run: str, failed: bool, job: str, commit: Literal["same", "current"], as_json: bool) -> None:
+    """Run an ended run again, as a new run, and wait until that exists.
+
+    Jobs that are not run again are reused with their outputs and artifacts.
+    """
+    from kici.cli import run_start
+
+    if failed and job:
+        raise click.UsageError("--failed and --job exclude each other")
+    if commit == "current" and (failed or job):
+        raise click.UsageError("--commit current runs everything again: leave --failed and --job out")
+    wanted = api.RerunBody(mode="failed" if failed else "job" if job else "all", job=job, commit=commit)
+    with clients.configured() as client:
+        parent = _run_id(client, run)
+        run_id = run_start.start(client, wanted, path=f"/runs/{segment(parent)}/rerun")
+    if as_json:
+        _print_json({"runId": run_id, "parentRunId": parent})
+    else:
+        click.echo(f"started run {run_id}, a rerun of {parent}")
+        click.echo(f"watch it: kici runs logs -f {run_id}", err=True)
+
+
 def _run_id(client: Client, text: str) -> str:
     """The whole id of a run that is named by its beginning."""
     if len(text) >= 36:
@@ -239,7 +273,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
         "Started": _time(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,
-        "Parent": run.parent_run_id,
+        "Parent": f"{run.parent_run_id} (rerun: {run.rerun_mode or 'all'})" if run.parent_run_id else None,
         "Environment": run.environment,
         "Trust tier": run.trust_tier,
         "Failure": run.failure_reason,

@@ -11,7 +11,7 @@ from kici.orchestrator.lifecycle import concurrency, fan_out, needs, run_end, st
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.start import enqueue, start
-from kici.orchestrator.store import jobs, queue
+from kici.orchestrator.store import jobs
 from kici.orchestrator.store.concurrency import Group
 from kici.orchestrator.store.database import Db
 
@@ -32,16 +32,17 @@ async def cascade(
     ended: Collection[str] = (),
     *,
     ready: Collection[str] = (),
+    ends: Sequence[End] = (),
     freed: Collection[Group] = (),
 ) -> None:
-    """All that follows from ends that are written, from jobs whose needs are met, and from slots that are free.
+    """All that follows from ends that are written and such that are still to be, from jobs whose needs are met, and
+    from slots that are free. A job is to be named as ready once: it may join a group.
 
     Whatever starts or ends thereby has consequences of its own; each turn ends a job, starts one, or is the last.
     """
-    ready, freed = list(ready), set(freed)
+    ready, ends, freed = list(ready), list(ends), set(freed)
     runs: set[str] = set()
-    while ended or ready or freed:
-        ends: list[End] = []
+    while ended or ready or ends or freed:
         if ended:
             runs |= {locked.jobs[job_id].run_id for job_id in ended}
             released, skipped = await needs.release(db, locked, ended)
@@ -53,6 +54,7 @@ async def cascade(
         ready = []
         refused = await _write(db, locked, ends)
         ended = {one.job_id for one in ends} - refused.keys()
+        ends = []
         if ended:
             continue
         freed |= await concurrency.release_runs(db, locked, await run_end.roll_up(db, locked, runs))
@@ -73,16 +75,21 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
             continue
         if not one.reported:
             locked.jobs[one.job_id] = replace(locked.jobs[one.job_id], session_id=None)
-        written.append(jobs.Ending(one.job_id, status, one.error, one.outputs, one.init_failure, reported=one.reported))
-    if written:
-        ids = [one.job_id for one in written]
-        await jobs.end(db, written)
-        await queue.delete(db, ids)
-        for job_id in ids:
-            locked.queue.pop(job_id, None)
-        await steps.settle(
-            db, locked, [locked.jobs[job_id] for job_id in ids], error={one.job_id: one.error for one in written}
+        written.append(
+            jobs.Ending(
+                one.job_id,
+                status,
+                one.error,
+                one.outputs,
+                one.init_failure,
+                reported=one.reported,
+                user_code_began=locked.jobs[one.job_id].user_code_began,
+            )
         )
+    if written:
+        await steps.end_with(db, locked, written)
+        for ending in written:
+            locked.queue.pop(ending.job_id, None)
     return refused
 
 

@@ -8,7 +8,7 @@ from kici.orchestrator.settings import Settings
 
 
 class Limits(Struct, frozen=True):
-    """Seconds, but for the count of attempts."""
+    """Seconds, unless the name says otherwise."""
 
     queue_timeout_s: float | None = 3_600.0
     """How long a job may wait for an agent; None = for ever."""
@@ -21,6 +21,10 @@ class Limits(Struct, frozen=True):
     """Between that moment and the next attempt."""
     report_window_s: float = 900.0
     """For so long a silent agent may still report the end of what has no next attempt."""
+    job_timeout_ms: int | None = 21_600_000
+    """Of a job that has no timeout of its own; None = it may run for ever."""
+    timeout_margin_s: float = 60.0
+    """Beyond a job's timeout and grace period, for its agent to report that it stopped it."""
     cancel_margin_s: float = 60.0
     """On top of the job's grace period, for an agent to report the end of what it cancels."""
     force_margin_s: float = 15.0
@@ -34,4 +38,5 @@ class Limits(Struct, frozen=True):
             max_attempts=settings.max_attempts,
             recovery_s=settings.recovery_s,
             report_window_s=settings.report_window_s,
+            job_timeout_ms=settings.job_timeout_ms or None,
         )

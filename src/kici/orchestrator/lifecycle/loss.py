@@ -62,7 +62,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(End(job_id, JobEvent.COMPLETE, error=why))
+            ends.append(_stopped(job, why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -95,11 +95,17 @@ async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
 
 
+def _stopped(job: Job, why: str) -> End:
+    if job.timed_out:
+        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
+    return End(job.job_id, JobEvent.COMPLETE, error=why)
+
+
 def _given_up(job: Job, why: str, *, attempts: int) -> End:
     if job.status is JobStatus.QUEUED:
         return End(job.job_id, JobEvent.FAIL, error=f"{why}; that was attempt {attempts}, the last one")
     if job.user_code_began and job.retry_on_infra is None:
-        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again"
+        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again (attempt {attempts})"
     else:
         why = f"{why}; no attempt is left after {attempts}"
     return End(job.job_id, JobEvent.GIVE_UP, error=why)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kici.engine.lifecycle import JobStatus
 from kici.orchestrator.lifecycle.concurrency import join_runs
-from kici.orchestrator.lifecycle.end import cascade, end
+from kici.orchestrator.lifecycle.end import cascade
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import lock_runs
 from kici.orchestrator.lifecycle.wakes import Wakes
@@ -32,6 +32,5 @@ async def settle_new_runs(db: Db, run_ids: Sequence[str], limits: Limits = DEFAU
     locked.wakes.runs |= set(run_ids)
     ended = {job_id for job_id, job in locked.jobs.items() if job.ended}
     ready = [job_id for job_id, job in locked.jobs.items() if job.status is JobStatus.PENDING and job.needs_satisfied]
-    await end(db, locked, await join_runs(db, locked, run_ids))
-    await cascade(db, locked, ended, ready=ready)
+    await cascade(db, locked, ended, ready=ready, ends=await join_runs(db, locked, run_ids))
     return locked.wakes

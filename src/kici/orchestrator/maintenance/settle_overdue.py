@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import structlog
 from msgspec import Struct
 
-from kici.engine.lifecycle import JobEvent
-from kici.orchestrator.lifecycle.end import End, end
+from kici.orchestrator.lifecycle.deadlines import end_cancelled
 from kici.orchestrator.lifecycle.locked import Locked, lock_free_jobs
 from kici.orchestrator.lifecycle.loss import give_up, settle
 from kici.orchestrator.maintenance.sweeper import Sweeper
@@ -40,11 +39,11 @@ class SettleOverdue(Sweeper[Pass]):
             again, over, cancelled = (_where(passed, silent, which) for which in ("recovery", "report", "cancel"))
             await settle(db, locked, again)
             await give_up(db, locked, over)
-            await end(db, locked, [End(job_id, JobEvent.CANCEL_FORCE, error=why) for job_id, why in cancelled.items()])
+            ended = await end_cancelled(db, locked, cancelled)
         locked.wakes.send(self._notifier)
         if passed:
             log.warning("settled jobs past their deadline", lost=len(again) + len(over), cancelled=len(cancelled))
-        return Pass(len(found), len(again) + len(over), len(cancelled))
+        return Pass(len(found), len(again) + len(over), ended)
 
     def _is_full(self, done: Pass) -> bool:
         return done.lost + done.cancelled == self._batch

@@ -11,6 +11,7 @@ cost nothing here.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 
 import msgspec
 from msgspec import Struct
@@ -170,6 +171,20 @@ async def close(db: Db, ids: Collection[str], *, released_by: str | None = None)
         sorted(ids),
         released_by,
     )
+
+
+async def forget(db: Db, *, closed_for: timedelta, batch: int) -> int:
+    """Delete up to `batch` rows that neither hold nor wait any more. Returns how many."""
+    done = await db.execute(
+        """
+        delete from concurrency_groups where id in (
+          select id from concurrency_groups where completed_at < now() - $1::interval
+           order by completed_at limit $2 for update skip locked)
+        """,
+        closed_for,
+        batch,
+    )
+    return int(done.removeprefix("DELETE "))
 
 
 async def of_runs(db: Db, run_ids: Collection[str]) -> dict[str, str]:

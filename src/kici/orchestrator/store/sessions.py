@@ -211,6 +211,15 @@ async def close_settled(db: Db, *, lost_for_s: float) -> int:
     return int(done.rsplit(" ", 1)[1])
 
 
+async def present(db: Db, ids: Collection[str]) -> set[str]:
+    """Those of these sessions whose agents are there, unlocked."""
+    rows = await db.fetch(
+        "select id from agent_sessions where id = any($1::uuid[]) and closed_at is null and lost_at is null",
+        sorted(ids),
+    )
+    return {row["id"] for row in rows}
+
+
 async def connected(db: Db) -> list[Connected]:
     """Agents of all coordinators that are not silent, with the slots that attempts hold."""
     rows = await db.fetch(

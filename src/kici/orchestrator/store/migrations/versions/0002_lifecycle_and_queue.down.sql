@@ -3,7 +3,7 @@ alter table dispatch_queue drop column last_loss, drop column claimed_at;
 drop index dispatch_queue_held;
 drop table repository_caps, queue_pauses;
 alter table execution_jobs
-  drop column reused_from, drop column deadline, drop column wave_gated, drop column wave_fail_fast,
+  drop column reused_from, drop column timed_out, drop column deadline, drop column wave_gated, drop column wave_fail_fast,
   drop column wave_max_parallel, drop column concurrency, drop column concurrency_scope, drop column concurrency_group;
 drop index execution_runs_rerun;
 drop index idx_execution_runs_open;

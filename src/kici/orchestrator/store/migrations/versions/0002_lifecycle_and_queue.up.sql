@@ -20,6 +20,7 @@ create unique index concurrency_groups_holder on concurrency_groups (run_id, coa
 create index idx_concurrency_groups_key on concurrency_groups (routing_key, group_key, status, arrival)
   where status in ('active', 'queued');
 create index idx_concurrency_groups_run_id on concurrency_groups (run_id);
+create index concurrency_groups_closed on concurrency_groups (completed_at) where completed_at is not null;
 
 alter table execution_runs
   add column concurrency_group text,
@@ -43,9 +44,10 @@ alter table execution_jobs
   add column wave_fail_fast boolean not null default false,
   add column wave_gated boolean not null default false,
   add column deadline timestamptz,
+  add column timed_out text,
   add column reused_from uuid;
 create index idx_execution_jobs_deadline on execution_jobs (deadline)
-  where deadline is not null and status in ('running', 'recovering');
+  where deadline is not null and status = 'running';
 
 -- What an operator has stopped: everything, a repository, or jobs that want a label.
 create table queue_pauses (

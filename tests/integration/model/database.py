@@ -1,0 +1,259 @@
+"""The database as the model sees it: everything that can be observed at one moment, and the passing of time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from msgspec import Struct
+from psycopg.rows import dict_row
+
+from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_RUN, JobStatus, RunStatus
+from kici.engine.needs import Need
+
+T = TypeVar("T")
+
+
+class Run(Struct, frozen=True):
+    run_id: str
+    event_id: str | None
+    status: RunStatus
+    cancelled_by: str | None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL_RUN
+
+
+class Job(Struct, frozen=True):
+    job_id: str
+    run_id: str
+    job_name: str
+    base_job_name: str
+    status: JobStatus
+    attempt: int
+    session_id: str | None
+    error: str
+    timed_out: bool
+    steps: int
+    recovery_due: bool
+    report_due: bool
+    cancel_due: bool
+    wave_max_parallel: int | None
+    wave_fail_fast: bool
+    wave_gated: bool
+    concurrency_group: str | None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL_JOB
+
+
+class Row(Struct, frozen=True):
+    """Of the queue."""
+
+    job_id: str
+    attempt: int
+    session_id: str | None
+    accepted: bool
+    ack_due: bool
+    rejections: int
+
+
+class Session(Struct, frozen=True):
+    id: str
+    agent_id: str
+    coordinator: str
+    lost: bool
+    closed: bool
+
+
+class Holder(Struct, frozen=True):
+    """Of a slot in a concurrency group, or waiting for one."""
+
+    group_key: str
+    routing_key: str
+    run_id: str
+    job_id: str | None
+    status: str
+    max_active: int
+    arrival: int
+
+
+class Delivery(Struct, frozen=True):
+    event_id: str
+    delivery_id: str
+    status: str
+
+
+class Snapshot(Struct, frozen=True):
+    runs: Mapping[str, Run]
+    jobs: Mapping[str, Job]
+    rows: Mapping[str, Row]
+    sessions: Mapping[str, Session]
+    needs: Mapping[str, list[Need]]
+    holders: list[Holder]
+    deliveries: Mapping[str, Delivery]
+    """By delivery id."""
+    steps: Mapping[tuple[str, int, int], str]
+    """(job, attempt, index) → status"""
+    uncompacted: list[str]
+    """Steps that have begun and ended, of which no compaction is due."""
+
+    def jobs_of(self, run_id: str) -> list[Job]:
+        return [job for job in self.jobs.values() if job.run_id == run_id]
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is left to do."""
+        return all(run.ended for run in self.runs.values()) and all(
+            delivery.status != "received" for delivery in self.deliveries.values()
+        )
+
+
+EMPTY = Snapshot({}, {}, {}, {}, {}, [], {}, {}, [])
+
+_EXPIRE = {
+    "acknowledgements": """
+        update dispatch_queue set ack_deadline = now() - interval '1 s' where ack_deadline is not null
+        """,
+    "waits": """
+        update dispatch_queue set expires_at = now() - interval '1 s' where session_id is null
+        returning id::text as touched
+        """,
+    "delays": "update dispatch_queue set not_before = now() - interval '1 s' where not_before > now()",
+    "recoveries": """
+        update execution_jobs j
+           set recovery_deadline = now() - interval '1 s', report_deadline = now() - interval '1 s'
+          from agent_sessions s
+         where j.status = 'recovering' and j.recovery_deadline is not null and s.id = j.session_id
+        returning s.agent_id as touched
+        """,
+    "reports": """
+        update execution_jobs set report_deadline = now() - interval '1 s'
+         where status = 'recovering' and recovery_deadline is null
+        """,
+    "cancellations": """
+        update execution_jobs set cancel_deadline = now() - interval '1 s' where cancel_deadline is not null
+        """,
+    "runs": """
+        update execution_runs set deadline = now() - interval '1 s'
+         where deadline is not null and status in ('pending', 'running')
+        returning run_id::text as touched
+        """,
+    "jobs": """
+        update execution_jobs set deadline = now() - interval '1 s' where deadline is not null and status = 'running'
+        returning job_id::text as touched
+        """,
+    "lost sessions": "update agent_sessions set lost_at = now() - interval '1 h' where lost_at is not null",
+    "event claims": "update event_log set next_attempt_at = now() - interval '1 s' where status = 'received'",
+    "the leader's lease": "update leases set expires_at = now() - interval '1 s'",
+}
+DEADLINES = tuple(_EXPIRE)
+
+
+class Database:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._db = psycopg.connect(url, autocommit=True, row_factory=dict_row)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def clear(self) -> None:
+        self._db.execute(
+            """
+            truncate event_log, event_payloads, execution_runs, execution_jobs, execution_job_needs, execution_steps,
+                     dispatch_queue, agent_sessions, coordinators, leases, outbox, concurrency_groups cascade
+            """
+        )
+
+    def expire(self, what: str) -> set[str]:
+        """A deadline passes everywhere. Returns runs and jobs that took too long, or agents that were not heard."""
+        done = self._db.execute(_EXPIRE[what])
+        return {row["touched"] for row in done.fetchall()} if done.description else set()
+
+    def lapse(self, instances: Collection[str]) -> None:
+        """The leases of these coordinators run out."""
+        self._db.execute(
+            "update coordinators set lease_expires_at = now() - interval '1 s' where instance = any(%s)",
+            [list(instances)],
+        )
+
+    def deadlocks(self) -> int:
+        found = self._db.execute("select deadlocks from pg_stat_database where datname = current_database()").fetchone()
+        assert found
+        return int(found["deadlocks"])
+
+    def look(self) -> Snapshot:
+        """One consistent moment."""
+        with self._db.transaction():
+            self._db.execute("set transaction isolation level repeatable read read only")
+            runs = self._all("select run_id::text, event_id::text, status, cancelled_by from execution_runs", Run)
+            jobs = self._all(
+                """
+                select job_id::text, run_id::text, job_name, base_job_name, status, attempt, session_id::text,
+                       coalesce(error_message, '') as error, timed_out is not null as timed_out,
+                       jsonb_array_length(definition -> 'steps') as steps,
+                       recovery_deadline is not null as recovery_due, report_deadline is not null as report_due,
+                       cancel_deadline is not null as cancel_due, wave_max_parallel, wave_fail_fast, wave_gated,
+                       concurrency_group
+                  from execution_jobs order by run_id, position
+                """,
+                Job,
+            )
+            rows = self._all(
+                """
+                select id::text as job_id, attempt, session_id::text, accepted_at is not null as accepted,
+                       ack_deadline is not null as ack_due, rejections
+                  from dispatch_queue
+                """,
+                Row,
+            )
+            sessions = self._all(
+                """
+                select id::text, agent_id, coordinator, lost_at is not null as lost, closed_at is not null as closed
+                  from agent_sessions
+                """,
+                Session,
+            )
+            holders = self._all(
+                """
+                select group_key, routing_key, run_id::text, job_id::text, status, max_active, arrival
+                  from concurrency_groups where status in ('active', 'queued') order by arrival
+                """,
+                Holder,
+            )
+            deliveries = self._all("select id::text as event_id, delivery_id, status from event_log", Delivery)
+            needs = self._db.execute("select job_id::text, upstream_name, run_on from execution_job_needs").fetchall()
+            steps = self._db.execute(
+                """
+                select s.id::text, s.job_id::text, s.attempt, s.step_index, s.status,
+                       s.status not in ('pending', 'running') and s.started_at is not null
+                       and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id) as uncompacted
+                  from execution_steps s
+                """
+            ).fetchall()
+        return Snapshot(
+            {run.run_id: run for run in runs},
+            {job.job_id: job for job in jobs},
+            {row.job_id: row for row in rows},
+            {session.id: session for session in sessions},
+            _needs(needs),
+            holders,
+            {delivery.delivery_id: delivery for delivery in deliveries},
+            {(step["job_id"], step["attempt"], step["step_index"]): step["status"] for step in steps},
+            [step["id"] for step in steps if step["uncompacted"]],
+        )
+
+    def _all(self, query: str, kind: type[T]) -> list[T]:
+        return msgspec.convert(self._db.execute(query).fetchall(), list[kind])  # type: ignore[valid-type]
+
+
+def _needs(rows: Collection[Mapping[str, Any]]) -> dict[str, list[Need]]:
+    found: dict[str, list[Need]] = {}
+    for row in rows:
+        found.setdefault(row["job_id"], []).append(Need(row["upstream_name"], frozenset(row["run_on"])))
+    return found
