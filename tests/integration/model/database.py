@@ -116,40 +116,28 @@ class Snapshot(Struct, frozen=True):
 EMPTY = Snapshot({}, {}, {}, {}, {}, [], {}, {}, [])
 
 _EXPIRE = {
-    "acknowledgements": """
-        update dispatch_queue set ack_deadline = now() - interval '1 s' where ack_deadline is not null
-        """,
-    "waits": """
-        update dispatch_queue set expires_at = now() - interval '1 s' where session_id is null
-        returning id::text as touched
-        """,
-    "delays": "update dispatch_queue set not_before = now() - interval '1 s' where not_before > now()",
-    "recoveries": """
-        update execution_jobs j
-           set recovery_deadline = now() - interval '1 s', report_deadline = now() - interval '1 s'
-          from agent_sessions s
-         where j.status = 'recovering' and j.recovery_deadline is not null and s.id = j.session_id
-        returning s.agent_id as touched
-        """,
-    "reports": """
-        update execution_jobs set report_deadline = now() - interval '1 s'
-         where status = 'recovering' and recovery_deadline is null
-        """,
-    "cancellations": """
-        update execution_jobs set cancel_deadline = now() - interval '1 s' where cancel_deadline is not null
-        """,
-    "runs": """
-        update execution_runs set deadline = now() - interval '1 s'
-         where deadline is not null and status in ('pending', 'running')
-        returning run_id::text as touched
-        """,
-    "jobs": """
-        update execution_jobs set deadline = now() - interval '1 s' where deadline is not null and status = 'running'
-        returning job_id::text as touched
-        """,
-    "lost sessions": "update agent_sessions set lost_at = now() - interval '1 h' where lost_at is not null",
-    "event claims": "update event_log set next_attempt_at = now() - interval '1 s' where status = 'received'",
-    "the leader's lease": "update leases set expires_at = now() - interval '1 s'",
+    # which rows, what is moved into the past, and whom that concerns
+    "acknowledgements": ("dispatch_queue", "ack_deadline is not null", ("ack_deadline",), "id"),
+    "waits": ("dispatch_queue", "session_id is null", ("expires_at",), "id"),
+    "delays": ("dispatch_queue", "not_before > now()", ("not_before",), "id"),
+    "recoveries": (
+        "execution_jobs",
+        "status = 'recovering' and recovery_deadline is not null",
+        ("recovery_deadline", "report_deadline"),
+        "(select s.agent_id from agent_sessions s where s.id = session_id)",
+    ),
+    "reports": (
+        "execution_jobs",
+        "status = 'recovering' and recovery_deadline is null",
+        ("report_deadline",),
+        "job_id",
+    ),
+    "cancellations": ("execution_jobs", "cancel_deadline is not null", ("cancel_deadline",), "job_id"),
+    "jobs": ("execution_jobs", "deadline is not null and status = 'running'", ("deadline",), "job_id"),
+    "runs": ("execution_runs", "deadline is not null and status in ('pending', 'running')", ("deadline",), "run_id"),
+    "lost sessions": ("agent_sessions", "lost_at is not null", ("lost_at",), "id"),
+    "event claims": ("event_log", "status = 'received'", ("next_attempt_at",), "id"),
+    "the leader's lease": ("leases", "true", ("expires_at",), "name"),
 }
 DEADLINES = tuple(_EXPIRE)
 
@@ -170,10 +158,18 @@ class Database:
             """
         )
 
-    def expire(self, what: str) -> set[str]:
-        """A deadline passes everywhere. Returns runs and jobs that took too long, or agents that were not heard."""
-        done = self._db.execute(_EXPIRE[what])
-        return {row["touched"] for row in done.fetchall()} if done.description else set()
+    def expire(self, what: str, *, tenths: int = 10, salt: str = "") -> set[str]:
+        """A deadline passes, for everybody or for some. Returns whom: ids of jobs or runs, names of agents."""
+        table, where, columns, key = _EXPIRE[what]
+        past = ", ".join(f"{column} = now() - interval '1 h'" for column in columns)
+        done = self._db.execute(
+            f"""
+            update {table} set {past} where {where} and abs(hashtext({key}::text || %s)) %% 10 < %s
+            returning {key}::text as touched
+            """,
+            [salt, tenths],
+        )
+        return {row["touched"] for row in done.fetchall()}
 
     def lapse(self, instances: Collection[str]) -> None:
         """The leases of these coordinators run out."""

@@ -52,6 +52,8 @@ class Tell(Message, frozen=True):
     session_id: str
     agent_id: str
     frame: JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged
+    is_false: bool = False
+    """It tells of an attempt that is not the agent's, or not any more: it must not be taken."""
 
 
 class Cut(Message, frozen=True):
