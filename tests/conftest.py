@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 from asyncpg import Pool, Record
+from hypothesis import settings
 
 from kici.orchestrator.store.database import create_pool
-from tests.support import postgres
+from tests.support import million, postgres
 
 # A traceback with all locals takes seconds to draw, and the deadlines of a test count them.
 structlog.configure(
@@ -20,6 +21,10 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+# An example that takes long on a busy machine is no failure.
+settings.register_profile("kici", deadline=None)
+settings.load_profile("kici")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,6 +60,26 @@ async def empty_database_url(postgres_server: postgres.Server) -> AsyncIterator[
 async def pool(database_url: str) -> AsyncIterator[Pool[Record]]:
     """A pool on a fresh migrated database."""
     pool = await create_pool(database_url, 10)
+    try:
+        yield pool
+    finally:
+        pool.terminate()
+
+
+@pytest.fixture(scope="session")
+def million_url(postgres_server: postgres.Server) -> Iterator[str]:
+    """A database with a million waiting jobs and a million rows of history, made once (see `tests.support.million`).
+
+    Tests that look at plans share it, and leave it as it was: `explained` rolls back.
+    """
+    with million.database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+async def million_rows(million_url: str) -> AsyncIterator[Pool[Record]]:
+    """A pool on `million_url`."""
+    pool = await create_pool(million_url, 4)
     try:
         yield pool
     finally:

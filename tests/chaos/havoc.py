@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 
 from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
-from tests.chaos.cluster import Cluster, Coordinator, Process
+from tests.chaos.cluster import Cluster
+from tests.support.processes import Coordinator, Process
 
 WEIGHTS = {
     "agent": 60,
@@ -23,6 +24,11 @@ WEIGHTS = {
     "agents at once": 4,
 }
 """Each kind comes once before chance decides."""
+IN_RECOVERY = 0.25
+"""The chance that a coordinator or PostgreSQL is struck although the last such blow is not over: with more, nothing
+would ever serve on a slow machine."""
+COMES_BACK_S = 90
+"""Whatever was killed serves again by then."""
 
 
 class Havoc:
@@ -30,12 +36,15 @@ class Havoc:
 
     def __init__(self, cluster: Cluster, seed: int, *, pause_s: tuple[float, float] = (0.3, 1.6)) -> None:
         self.done: Counter[str] = Counter()
-        self.longest_outage_s = 0.0
-        """From a kill of a coordinator or of PostgreSQL until both coordinators were ready again."""
+        self.longest_outage = (0.0, "")
+        """Seconds from a kill of a coordinator or of PostgreSQL until all that are not away on purpose were ready, and
+        what the kill was."""
         self.failures: list[str] = []
         self._cluster = cluster
         self._dice = random.Random(seed)
         self._pause = pause_s
+        self._outages: set[asyncio.Task[None]] = set()
+        """Blows to a coordinator or to PostgreSQL that are not over."""
         self._returns: set[asyncio.Task[None]] = set()
         self._postgres = asyncio.Lock()
 
@@ -46,6 +55,8 @@ class Havoc:
             while True:
                 await asyncio.sleep(self._dice.uniform(*self._pause))
                 kind = first.pop() if first else self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+                if self._outages and not kind.startswith("agent") and self._dice.random() > IN_RECOVERY:
+                    continue
                 if await self._do(kind):
                     self.done[kind] += 1
         finally:
@@ -81,9 +92,9 @@ class Havoc:
             await asyncio.sleep(away_s)
             await victim.start()
             if isinstance(victim, Coordinator):
-                await self._serving_again(killed)
+                await self._serving_again(killed, f"{victim.name} away for {away_s:.1f} s")
 
-        self._later(back())
+        self._later(back(), outage=isinstance(victim, Coordinator))
         return True
 
     def _freeze(self, victim: Coordinator) -> bool:
@@ -96,9 +107,9 @@ class Havoc:
         async def back() -> None:
             await asyncio.sleep(away_s)
             victim.thaw()
-            await self._serving_again(frozen)
+            await self._serving_again(frozen, "coordinator frozen")
 
-        self._later(back())
+        self._later(back(), outage=True)
         return True
 
     def _stop_postgres(self, number: signal.Signals) -> bool:
@@ -115,20 +126,27 @@ class Havoc:
                 os.kill(server.pid, number)
                 await asyncio.sleep(away_s)
                 await _started(server.start)
-                await self._serving_again(killed)
+                await self._serving_again(killed, f"PostgreSQL away for {away_s:.1f} s")
 
-        self._later(away())
+        self._later(away(), outage=True)
         return True
 
-    async def _serving_again(self, since: float) -> None:
-        for coordinator in self._cluster.coordinators:
-            if coordinator.alive and not coordinator.frozen:
-                await coordinator.ready(self._cluster.http)
-        self.longest_outage_s = max(self.longest_outage_s, time.monotonic() - since)
+    async def _serving_again(self, since: float, what: str) -> None:
+        http = self._cluster.http
+        async with asyncio.timeout(COMES_BACK_S):
+            for one in self._cluster.coordinators:
+                await one.revive()
+                while one.alive and not one.frozen and not await one.is_ready(http):
+                    await asyncio.sleep(0.05)
+                    await one.revive()
+        self.longest_outage = max(self.longest_outage, (time.monotonic() - since, what))
 
-    def _later(self, back: Coroutine[None, None, None]) -> None:
+    def _later(self, back: Coroutine[None, None, None], *, outage: bool) -> None:
         task = asyncio.create_task(back)
         self._returns.add(task)
+        if outage:
+            self._outages.add(task)
+            task.add_done_callback(self._outages.discard)
         task.add_done_callback(self._returned)
 
     def _returned(self, task: asyncio.Task[None]) -> None:

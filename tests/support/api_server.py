@@ -14,7 +14,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator import http
-from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, runs, stream
+from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, rerun, runs, stream
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import digest
@@ -91,6 +91,7 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
             http.application(
                 [
                     *runs.routes(pool, access, notifier, cancel_run=lifecycle.cancel_run, explain=lifecycle.explain),
+                    *rerun.routes(access, pool, notifier),
                     *logs.routes(access, LogReader(pool, objects)),
                     *stream.routes(access, streams),
                     *queue.routes(pool, access, explain=lifecycle.explain),

@@ -17,6 +17,7 @@ from kici.orchestrator.agents.attention import Attention
 from kici.orchestrator.agents.contract import Settings as AgentSettings
 from kici.orchestrator.agents.conversation import Parts
 from kici.orchestrator.agents.hello import Door
+from kici.orchestrator.agents.revocation import WatchRevocations
 from kici.orchestrator.agents.roster import Roster
 from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
@@ -61,6 +62,7 @@ class Coordinator:
         limits: Limits,
         agent_settings: AgentSettings,
         ttl: timedelta = TTL,
+        interval: timedelta = DispatchSettings().interval,
         log_pool: Pool[Record] | None = None,
     ) -> None:
         self.instance = f"coordinator-{uuid.uuid4().hex[:6]}"
@@ -102,7 +104,7 @@ class Coordinator:
             ),
             agent_settings,
         )
-        self.attention = Attention(pool, self.roster, self.listener)
+        self.attention = Attention(pool, self.roster, self.listener, interval=interval)
         self.silence = WatchSilence(
             pool, self.roster, self.lease, self.notifier, limits, agent_settings, instance=self.instance
         )
@@ -114,8 +116,11 @@ class Coordinator:
             self.notifier,
             limits,
             Place("http://kici.test"),
-            DispatchSettings(),
+            DispatchSettings(interval=interval),
             instance=self.instance,
+        )
+        self.revocation = WatchRevocations(
+            pool, self.roster, self.listener, self.notifier, limits, instance=self.instance, interval=interval
         )
         self.leader = Leader(pool, "maintenance", self.instance, self._led, ttl=ttl)
         self._ttl = ttl
@@ -167,22 +172,27 @@ async def running(
     dispatching: bool = True,
     leading: bool = False,
     ttl: timedelta = TTL,
+    interval: timedelta = DispatchSettings().interval,
+    hearing: bool = True,
     pool_size: int = 10,
 ) -> AsyncIterator[Coordinator]:
+    """`interval` is of what looks around although nobody has told it to; without `hearing` nobody is told anything."""
     pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
-    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, log_pool)
+    one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, interval, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
         server = http.HttpServer(http.application(routes), listening)
         await one.lease.run_once()
+        told: list[Service] = [one.notifier, one.listener] if hearing else []
         stages = [
-            Stage("coordination", [one.notifier, one.listener, one.lease]),
+            Stage("coordination", [one.lease, *told]),
             Stage("writers", [one.statuses, one.logs]),
             Stage(
                 "work",
                 [
                     one.attention,
+                    one.revocation,
                     one.silence,
                     *([one.dispatcher] if dispatching else []),
                     *([one.leader] if leading else []),

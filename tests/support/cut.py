@@ -11,10 +11,12 @@ class Cable:
     """`async with Cable(port) as cable`: connect to `cable.port` instead of `port`."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
+        """Of connections that are made from now on: another coordinator, after the one behind it has died."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -38,6 +40,7 @@ class Cable:
     ) -> None:
         assert self._server
         self._server.close()
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -46,14 +49,22 @@ class Cable:
         task = asyncio.current_task()
         assert task
         self._tasks.add(task)
+        writers = [writer]
         try:
             await self._whole.wait()
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, there_writer))
-                group.create_task(self._pump(there_reader, writer))
+            with contextlib.suppress(ConnectionError):
+                there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
+                writers.append(there_writer)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pump(reader, there_writer))
+                    group.create_task(self._pump(there_reader, writer))
+        except asyncio.CancelledError:
+            if not self._closed:  # asyncio's streams report a handler that was cancelled as an error
+                raise
         finally:
             self._tasks.discard(task)
+            for one in writers:
+                one.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

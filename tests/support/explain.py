@@ -57,13 +57,29 @@ def _scans(plan: dict[str, Any], table: str) -> bool:
     return any(_scans(part, table) for part in plan.get("Plans", []))
 
 
+class Answering(Explained):
+    """Also gives the answers, for functions that go on from them: each statement runs twice."""
+
+    async def fetch(self, statement: str, *args: Any) -> list[Any]:
+        await super().fetch(statement, *args)
+        return list(await self._db.fetch(statement, *args))
+
+    async def fetchrow(self, statement: str, *args: Any) -> Any:
+        await super().fetch(statement, *args)
+        return await self._db.fetchrow(statement, *args)
+
+    async def fetchval(self, statement: str, *args: Any) -> Any:
+        await super().fetch(statement, *args)
+        return await self._db.fetchval(statement, *args)
+
+
 @asynccontextmanager
-async def explained(pool: Pool[Record]) -> AsyncIterator[Explained]:
+async def explained(pool: Pool[Record], *, answering: bool = False) -> AsyncIterator[Explained]:
     """What is run in the block is rolled back."""
     async with pool.acquire() as db:
         transaction = db.transaction()
         await transaction.start()
         try:
-            yield Explained(db)
+            yield Answering(db) if answering else Explained(db)
         finally:
             await transaction.rollback()

@@ -77,22 +77,22 @@ def _binaries() -> Binaries | None:
 async def clone(server: Server) -> AsyncIterator[str]:
     """The URL of a fresh migrated database that is dropped afterwards, whoever is still connected."""
     name = f"{server.template}_{secrets.token_hex(4)}"
-    await _execute(server.url, f"create database {name} template {server.template} strategy file_copy")
+    await execute(server.url, f"create database {name} template {server.template} strategy file_copy")
     try:
         yield with_database(server.url, name)
     finally:
-        await _execute(server.url, f"drop database {name} with (force)")
+        await execute(server.url, f"drop database {name} with (force)")
 
 
 @asynccontextmanager
 async def empty(server: Server) -> AsyncIterator[str]:
     """The URL of a database without any table."""
     name = f"{server.template}_{secrets.token_hex(4)}"
-    await _execute(server.url, f"create database {name}")
+    await execute(server.url, f"create database {name}")
     try:
         yield with_database(server.url, name)
     finally:
-        await _execute(server.url, f"drop database {name} with (force)")
+        await execute(server.url, f"drop database {name} with (force)")
 
 
 def with_database(url: str, name: str) -> str:
@@ -103,15 +103,15 @@ def with_database(url: str, name: str) -> str:
 @contextmanager
 def _template(url: str) -> Iterator[str]:
     name = f"kici_test_{os.getpid()}_{secrets.token_hex(3)}"
-    asyncio.run(_execute(url, f"create database {name}"))
+    asyncio.run(execute(url, f"create database {name}"))
     try:
         asyncio.run(migrate.ensure(with_database(url, name)))
         yield name
     finally:
-        asyncio.run(_execute(url, f"drop database {name} with (force)"))
+        asyncio.run(execute(url, f"drop database {name} with (force)"))
 
 
-async def _execute(url: str, statement: str) -> None:
+async def execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url, timeout=10)
     try:
         await connection.execute(statement)

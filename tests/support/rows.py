@@ -31,6 +31,7 @@ async def add_run(pool: Pool[Record], *, status: str = "running", **columns: Any
         "ref": "refs/heads/main",
         "sha": "a" * 40,
         "workflow_sha": "a" * 40,
+        "event": {"type": "push", "branch": "main"},
         **columns,
     }
     await _insert(pool, "execution_runs", values)

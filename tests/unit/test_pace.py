@@ -19,3 +19,10 @@ async def test_the_first_pass_comes_at_once_and_the_next_waits_until_woken() -> 
     pace.wake()
     async with asyncio.timeout(5):
         assert await second is pace
+
+
+async def test_a_service_that_is_started_again_makes_a_pass_at_once() -> None:
+    pace = Pace(timedelta(hours=1))
+    for _ in range(2):
+        async with asyncio.timeout(5):
+            assert await anext(aiter(pace)) is pace

@@ -15,6 +15,7 @@ from kici.program import LazyGroup, run
 _GROUPS = {
     "agent": ("kici.admin.commands.agent", "group", "Tokens that let agents connect."),
     "concurrency": ("kici.admin.commands.concurrency", "group", "Concurrency groups: who holds a slot, who waits."),
+    "queue": ("kici.admin.commands.queue", "group", "The queue: what waits and why, pauses, caps."),
     "source": ("kici.admin.commands.source", "group", "Senders of webhooks: GitHub and others."),
 }
 

@@ -1,4 +1,4 @@
-"""Starts a workflow by hand and waits until its run exists."""
+"""Starts a workflow by hand, or a run again, and waits until the new run exists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ PATIENCE_S = 60.0
 
 def start(
     client: Client,
-    wanted: api.RunStart,
+    wanted: api.RunStart | api.RerunBody,
     *,
+    path: str = "/runs",
     patience_s: float = PATIENCE_S,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -23,7 +24,7 @@ def start(
     """The run's id. Raises `ClientError` with the reason if no run came of it."""
     key = uuid.uuid4().hex
     began = clock()
-    started = client.post("/runs", wanted, api.RunStarted, idempotency_key=key)
+    started = client.post(path, wanted, api.RunStarted, idempotency_key=key)
     while started.run_id is None:
         try:
             run_id = _outcome(client, started.delivery_id)
@@ -31,7 +32,7 @@ def start(
             if refused.status != 403:
                 raise
             # A developer's token may not read deliveries. The same request again starts nothing and tells the run.
-            run_id = client.post("/runs", wanted, api.RunStarted, idempotency_key=key).run_id
+            run_id = client.post(path, wanted, api.RunStarted, idempotency_key=key).run_id
         if run_id is not None:
             return run_id
         if clock() - began > patience_s:

@@ -70,7 +70,8 @@ def lines(run: api.Run, jobs: Sequence[api.Job], now: datetime) -> Iterator[Line
     for number, job in enumerate(jobs, 1):
         last = number == len(jobs)
         attempt = f"attempt {job.attempt}" if job.attempt > 1 else ""
-        why = job.waiting_reason or job.error_message
+        reused = f"reused from run {job.reused_from_run_id[:8]}" if job.reused_from_run_id else ""
+        why = _joined(reused, job.waiting_reason or job.error_message)
         yield Line("└─ " if last else "├─ ", job.job_name, job.status, _duration(job, now), _joined(attempt, why))
         steps = job.steps or []
         for place, step in enumerate(steps, 1):

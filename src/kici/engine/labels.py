@@ -22,6 +22,8 @@ _SHORT = {
     "amd64": "kici:arch:amd64",
     "x64": "kici:arch:x64",
 }
+COMMON = frozenset(_SHORT.values())
+"""Automatic labels of the machines that there are."""
 
 
 class Requirement(Struct, frozen=True):

@@ -31,6 +31,8 @@ from kici.orchestrator.api import (
     job_context,
     logs,
     queue,
+    queue_rules,
+    rerun,
     run_start,
     runs,
     stream,
@@ -49,6 +51,7 @@ from kici.orchestrator.dispatch import dispatcher
 from kici.orchestrator.dispatch.dispatcher import Dispatcher
 from kici.orchestrator.dispatch.explain import explain
 from kici.orchestrator.dispatch.orders import Place
+from kici.orchestrator.dispatch.queue_stats import MeasureQueue
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.bootstrap import bootstrap
 from kici.orchestrator.intake import drain_spool, endpoint
@@ -84,12 +87,14 @@ from kici.orchestrator.pipeline.lock_files import LockFiles
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.payloads import MovePayloads
 from kici.orchestrator.pipeline.service import Pipeline
+from kici.orchestrator.pipeline.unservable import Labels
 from kici.orchestrator.secrets.master_key import load_key_ring
 from kici.orchestrator.secrets.scoped import ScopedSecrets
 from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.settings import Settings
 from kici.orchestrator.store import database, migrate, notify, sessions
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from kici.orchestrator.store.known_labels import KnownLabels
 from kici.orchestrator.store.lease import Lease
 from kici.orchestrator.store.notify import Listener, Notifier
 
@@ -115,10 +120,12 @@ async def serve(settings: Settings) -> None:
         await migrate.ensure(direct_url, auto=settings.auto_migrate)
         connect = partial(database.create_pool, url, pooler=direct_url != url, idle_s=settings.coordinator_lease_s)
         pool = await connect(settings.database_pool_size)
-        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else.
+        # Of its own each: a log table that is slow or locked holds up whoever writes and reads logs, and nobody else;
+        # and leases are renewed however busy the others are, for without one nothing may be acknowledged.
         log_writing = await connect(1)
         log_reading = await connect(settings.database_log_pool_size)
-        for each in (pool, log_writing, log_reading):
+        renewing = await connect(2)
+        for each in (pool, log_writing, log_reading, renewing):
             ends.callback(each.terminate)
 
         # ── what the parts share
@@ -132,7 +139,7 @@ async def serve(settings: Settings) -> None:
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
         sources = Sources(pool, secrets)
-        lease = CoordinatorLease(pool, instance, ttl, version=__version__, url=public_url)
+        lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
             await bootstrap(db, settings)
         await sources.load()
@@ -159,13 +166,24 @@ async def serve(settings: Settings) -> None:
             [DrainSpool(intake, sources, drain_spool.Settings(offered.name, offered.spool))] if offered else []
         )
 
+        # ── what the queue allows, and why something waits in it
+        default_cap = settings.queue_repository_max_running or None
+        known = KnownLabels()
+        why = partial(explain, default_cap=default_cap, known=known)
+
         # ── events become runs
         git_repositories = Repositories(settings.data_dir / "mirrors", repositories)
         lock_files = LockFiles(git_repositories, limit=settings.lockfile_cache_max)
         events = Pipeline(
             instance,
             pool,
-            Parts(pool, sources, git_repositories, lock_files),
+            Parts(
+                pool,
+                sources,
+                git_repositories,
+                lock_files,
+                Labels(known, fail=settings.queue_unservable == "fail"),
+            ),
             partial(settle_new_runs, limits=limits),
             notifier,
             pipeline.Settings(attempts=settings.event_attempts, poll=poll),
@@ -196,7 +214,7 @@ async def serve(settings: Settings) -> None:
             notifier,
             limits,
             place,
-            dispatcher.Settings(interval=poll),
+            dispatcher.Settings(interval=poll, default_cap=default_cap),
             instance=instance,
         )
         attention = Attention(pool, roster, listener, interval=poll)
@@ -207,7 +225,7 @@ async def serve(settings: Settings) -> None:
         feed = RunFeed(listener)
         artifact_store = Artifacts(pool, objects)
         compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
-        streams = stream.RunStream(log_reading, objects, feed, explain, stream.Settings(poll_s=settings.poll_s))
+        streams = stream.RunStream(log_reading, objects, feed, why, stream.Settings(poll_s=settings.poll_s))
 
         # ── what one coordinator of the cluster does
         def led(held: Lease) -> list[Service]:
@@ -234,12 +252,14 @@ async def serve(settings: Settings) -> None:
             *git.routes(access, repositories),
             *job_context.routes(pool, access, place),
             *artifacts.routes(pool, access, artifact_store),
-            *runs.routes(pool, access, notifier, cancel_run=cancel, explain=explain),
+            *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),
+            *rerun.routes(access, pool, notifier),
             *logs.routes(access, LogReader(log_reading, objects)),
             *stream.routes(access, streams),
-            *queue.routes(pool, access, explain=explain),
             *concurrency.routes(pool, access, notifier, release=partial(release_by_hand, limits=limits)),
+            *queue.routes(pool, access, explain=why),
+            *queue_rules.routes(pool, access, notifier, default_cap=default_cap),
             *agents.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
@@ -261,13 +281,14 @@ async def serve(settings: Settings) -> None:
                         events,
                         *missed_pushes,
                         dispatching,
+                        MeasureQueue(pool),
                         attention,
                         revocation,
                         silence,
                         compactor,
                         MovePayloads(pool, objects, payloads.Settings()),
                         SweepUploads(objects, sweep_uploads.Settings()),
-                        Leader(pool, "maintenance", instance, led, ttl=ttl),
+                        Leader(renewing, "maintenance", instance, led, ttl=ttl),
                     ],
                 ),
                 Stage("front", [server, feed, sockets, Announcement(server.listening, settings.data_dir, public_url)]),

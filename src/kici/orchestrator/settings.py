@@ -101,6 +101,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """0 = never."""
     job_timeout_ms: int = 21_600_000
     """Of a job that has no timeout of its own; 0 = none."""
+    queue_repository_max_running: int = 0
+    """How many jobs a repository without a cap of its own may run at once; 0 = any number."""
+    queue_unservable: str = "wait"
+    """What becomes of a job that wants a label which nothing here could offer: `wait`, or `fail` at once."""
     poll_s: float = 5.0
     """Safety net beside the notifications."""
     webhook_inflight_bytes: int = 134_217_728
@@ -169,6 +173,8 @@ def _contradictions(settings: Settings) -> typing.Iterator[str]:
         yield f"KICI_LOG_LEVEL: {settings.log_level!r} is none of {', '.join(LOG_LEVELS)}"
     if settings.log_format not in LOG_FORMATS:
         yield f"KICI_LOG_FORMAT: {settings.log_format!r} is none of {', '.join(LOG_FORMATS)}"
+    if settings.queue_unservable not in {"wait", "fail"}:
+        yield f"KICI_QUEUE_UNSERVABLE: {settings.queue_unservable!r} is neither `wait` nor `fail`"
     if settings.port > 65_535:
         yield "KICI_PORT: a port is a number up to 65535"
     for name in POSITIVE:

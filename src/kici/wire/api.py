@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -42,6 +42,10 @@ class Run(Body, frozen=True):
     trigger_event: str | None = None
     commit_message: str | None = None
     created_at: datetime | None = None
+    original_run_id: str | None = None
+    """Of a rerun: the first run of the chain."""
+    rerun_mode: str | None = None
+    """Of a rerun: `all`, `failed` or `job`."""
 
 
 class RunList(Body, frozen=True):
@@ -88,6 +92,8 @@ class Job(Body, frozen=True):
     needs: list[str] = []
     created_at: datetime | None = None
     steps: list[Step] | None = None
+    reused_from_run_id: str | None = None
+    """Set: it was not run here, but taken over as it ended in that run."""
 
 
 class JobList(Body, frozen=True):
@@ -174,6 +180,19 @@ class RunStarted(Body, frozen=True):
     delivery_id: str
     run_id: str | None = None
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
+
+
+class RerunBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /runs/{runId}/rerun`. All of it may be left out."""
+
+    mode: Literal["all", "failed", "job"] = "all"
+    """`failed`: the jobs that did not succeed, `job`: one; both with all that need them. The others are reused."""
+    job: str = ""
+    """With or without the matrix suffix: without, all combinations."""
+    commit: Literal["same", "current"] = "same"
+    """`current`: the head of the branch or tag now; with the mode `all` only."""
+    request_id: str = ""
+    """Asked twice with the same one, there is one rerun. The header `Idempotency-Key` says the same."""
 
 
 class CancelBody(Body, frozen=True):
@@ -320,6 +339,8 @@ class QueueEntry(Body, frozen=True):
     repository: str
     reason: str
     """Why it waits, in words; empty when an agent runs it."""
+    expires_at: datetime | None = None
+    """None: it waits for ever."""
 
 
 class QueueList(Body, frozen=True):
@@ -376,6 +397,125 @@ class ConcurrencyReleased(Body, frozen=True):
     released: list[ConcurrencyRef]
     started: list[ConcurrencyRef]
     """Who waited and holds a slot now."""
+
+
+class QueueAnswer(Body, frozen=True):
+    """Of `GET /queue/{id}`: every column of the row but its token, in camelCase, and the reason."""
+
+    entry: dict[str, Any]
+
+
+class Explanation(Body, frozen=True):
+    """Of `GET /queue/{id}/explain`, for any job, waiting or not."""
+
+    job_id: str
+    run_id: str
+    workflow_name: str
+    job_name: str
+    status: str
+    waits: bool
+    reason: str
+
+
+class Explained(Body, frozen=True):
+    """What `kici runs explain --json` prints of a job."""
+
+    job_id: str
+    job_name: str
+    status: str
+    waits: bool
+    reason: str
+
+
+class QueuePause(Body, frozen=True):
+    scope: str
+    """`all`, `repository` or `label`"""
+    value: str
+    reason: str
+    created_by: str
+    created_at: datetime
+
+
+class QueuePauseList(Body, frozen=True):
+    pauses: list[QueuePause]
+
+
+class QueuePauseBody(Body, frozen=True):
+    """Body of `POST /queue/pause` and `/queue/resume`, which does not look at the reason."""
+
+    scope: str = "all"
+    value: str = ""
+    reason: str = ""
+
+
+class RepositoryCap(Body, frozen=True):
+    repository: str
+    max_running: int
+    created_by: str
+    created_at: datetime
+
+
+class RepositoryCapList(Body, frozen=True):
+    caps: list[RepositoryCap]
+    default_cap: int | None = None
+
+
+class RepositoryCapBody(Body, frozen=True):
+    """Body of `POST /queue/caps`."""
+
+    repository: str
+    max_running: int | None = None
+    """None: the default applies again."""
+
+
+class QueueLane(Body, frozen=True):
+    """What waits for the same labels in the same repository."""
+
+    repository: str
+    labels: list[str]
+    pending: int
+    more: bool
+    """There are more than were counted."""
+    oldest_seconds: int
+    has_agent: bool
+    """Some connected agent can serve it."""
+    paused: bool
+
+
+class QueueOfRepository(Body, frozen=True):
+    repository: str
+    pending: int
+    more: bool
+    running: int
+    """Sent to agents, accepted or not."""
+    cap: int | None
+    oldest_seconds: int
+
+
+class QueueOfLabelSet(Body, frozen=True):
+    labels: list[str]
+    pending: int
+    more: bool
+    oldest_seconds: int
+    has_agent: bool
+
+
+class QueueStats(Body, frozen=True):
+    pending: int
+    pending_is_estimate: bool
+    delayed: int
+    """Of the pending ones, those whose next attempt is not due yet."""
+    dispatched: int
+    """Sent to an agent that has not accepted them yet."""
+    running: int
+    oldest_seconds: int
+    lanes: list[QueueLane]
+    lanes_left_out: bool
+    repositories: list[QueueOfRepository]
+    label_sets: list[QueueOfLabelSet]
+    pauses: list[QueuePause]
+    caps: list[RepositoryCap]
+    default_cap: int | None = None
 
 
 class Health(Body, frozen=True):

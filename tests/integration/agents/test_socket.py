@@ -168,12 +168,11 @@ async def test_after_a_gap_of_the_lease_a_session_that_is_over_is_not_kept_alive
 
 
 async def test_a_silent_agent_is_recovering_and_its_next_word_resumes_it(database_url: str) -> None:
-    async with coordinator.running(database_url, settings=Settings(silent_s=0.3)) as here:
+    async with coordinator.running(database_url, settings=Settings(silent_s=1.5)) as here:
         agent = await here.agent()
         async with agents(agent):
-            await agent.connect()
             made = await make_run(here.pool, [job("build")])
-            here.notifier.send("kici_queue")
+            await agent.connect()
             build = await agent.expect(Dispatch)
             await agent.begin(build)
             agent_session = here.roster.all()[0]

@@ -99,3 +99,40 @@ async def test_a_wrong_token_is_told_and_not_shown(kici: Kici) -> None:
     failed = await kici("list", token="5ec2e7" * 10)
     assert "does not accept the token" in str(failed.exception)
     assert "5ec2e7" not in f"{failed.exception!r} {failed.output}"
+
+
+async def work_off(pool: Pool[Record], run_id: str | None, why: str = "") -> dict[str, object]:
+    """What the pipeline does with the request once it is there: the request."""
+    async with asyncio.timeout(20):
+        while (
+            row := await pool.fetchrow("select p.body from event_log e join event_payloads p on e.id = p.event_id")
+        ) is None:
+            await asyncio.sleep(0.02)
+    status = "processed" if run_id else "failed"
+    await pool.execute("update event_log set status = $1, run_id = $2, error_message = $3", status, run_id, why)
+    return dict(json.loads(row["body"]))
+
+
+async def test_a_rerun_waits_for_the_new_run_and_names_it(pool: Pool[Record], job: rows.Job, kici: Kici) -> None:
+    await pool.execute("update execution_runs set status = 'failed'")
+    await pool.execute("update execution_jobs set status = 'failed'")
+    new = await rows.add_run(pool, parent_run_id=job.run_id, rerun_mode="failed")
+    answer, request = await asyncio.gather(kici("rerun", job.run_id[:8], "--failed", "--json"), work_off(pool, new))
+    assert json.loads(answer.output) == {"runId": new, "parentRunId": job.run_id}
+    assert (request["mode"], request["runId"], request["current"]) == ("failed", job.run_id, False)
+    shown = (await kici("show", new)).output
+    assert f"Parent:       {job.run_id} (rerun: failed)" in shown
+
+
+async def test_a_rerun_that_comes_to_nothing_says_why(pool: Pool[Record], job: rows.Job, kici: Kici) -> None:
+    assert "is running: it can be rerun once it has ended" in str((await kici("rerun", job.run_id)).exception)
+    await pool.execute("update execution_runs set status = 'failed'")
+    assert "has no job 'x'; it has: test" in str((await kici("rerun", job.run_id, "--job", "x")).exception)
+    why = "there is no workflow 'ci' any more"
+    answer, _ = await asyncio.gather(kici("rerun", job.run_id), work_off(pool, None, why))
+    assert f"no run was started (failed): {why}" in str(answer.exception)
+
+
+@pytest.mark.parametrize("options", [["--failed", "--job", "a"], ["--commit", "current", "--failed"]])
+async def test_what_of_a_rerun_excludes_each_other_is_wrong_usage(kici: Kici, options: list[str]) -> None:
+    assert (await kici("rerun", "aaaa", *options)).exit_code == 2

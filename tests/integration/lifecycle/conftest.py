@@ -15,8 +15,8 @@ from kici.orchestrator.lifecycle.cancel import CancelResult, cancel_run
 from kici.orchestrator.lifecycle.frames import Answer, Refused, SessionRef, StatusFrame
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.writer import StatusWriter
-from kici.orchestrator.store import queue, sessions
-from kici.orchestrator.store.queue import Want
+from kici.orchestrator.store import lanes, sessions
+from kici.orchestrator.store.lanes import Want
 from kici.orchestrator.store.sessions import NewSession
 from kici.wire.agent import JobAccepted, JobStatusChanged, StepStatusChanged
 from tests.support.runs import Made, make_run
@@ -62,9 +62,9 @@ class Rig:
         """Everything that is due goes to the agent: job → attempt."""
         session = self.sessions.get(agent_id) or await self.session(agent_id)
         async with self.pool.acquire() as db, db.transaction():
-            lanes = await queue.open_lanes(db)
-            wants = [Want(lane, session.id, uuid.uuid4().hex) for lane in lanes for _ in range(100)]
-            return {one.job_id: one.attempt for one in await queue.claim(db, HERE, wants, 10)}
+            found = await lanes.every_open_lane(db)
+            wants = [Want(lane, session.id, uuid.uuid4().hex) for lane in found for _ in range(100)]
+            return {one.job_id: one.attempt for one in await lanes.claim(db, HERE, wants, 10)}
 
     async def begin(self, made: Made, *names: str, agent_id: str = "agent-1") -> None:
         """Claimed and accepted; of everything that is due, if no names are given."""

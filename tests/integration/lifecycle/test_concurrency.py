@@ -176,7 +176,7 @@ async def test_the_newest_supersedes_the_run_that_waits(rig: Rig) -> None:
     second = await rig.make(job("a"), job("b", needs=[LockNeed("a", ("cancelled",))]), concurrency=ONE)
     third = await rig.make(job("a"), concurrency=ONE)
     run = await second.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelled", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelled", "orchestrator:concurrency")
     assert run["failure_reason"] == f"superseded by run {third.run_id} in concurrency group deploy"
     assert await second.statuses() == {"a": "cancelled", "b": "cancelled"}
     assert await slots(rig) == [(first.run_id, None, "active"), (third.run_id, None, "queued")]
@@ -204,7 +204,7 @@ async def test_cancel_in_progress_asks_the_holder_to_stop_and_starts_when_it_has
     await rig.begin(first)
     second = await rig.make(job("a"), concurrency=CANCEL)
     run = await first.run()
-    assert (run["status"], run["cancelled_by"]) == ("cancelling", "concurrency")
+    assert (run["status"], run["cancelled_by"]) == ("cancelling", "orchestrator:concurrency")
     assert await first.statuses() == {"a": "cancelling", "b": "cancelled"}
     assert await second.statuses() == {"a": "pending"}
     await rig.end(first["a"], "cancelled")
@@ -314,6 +314,28 @@ async def test_the_slot_of_a_run_counts_for_its_jobs_that_name_the_same_group(ri
     await rig.begin(made)
     await rig.end(made["b"])
     assert await waiting.statuses() == {"a": "queued"}
+
+
+async def test_a_run_that_is_cancelled_while_its_job_waits_leaves_the_line(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=QUEUE))
+    second = await rig.make(job("deploy", concurrency=QUEUE), job("always", needs=[LockNeed("deploy", ("cancelled",))]))
+    third = await rig.make(job("deploy", concurrency=QUEUE))
+    result = await rig.cancel(second)
+    assert (result.status, result.cancelled_jobs) == ("cancelled", 2)
+    assert [run for run, _, _ in await slots(rig)] == [first.run_id, third.run_id]
+    await rig.cancel(first)
+    assert await third.statuses() == {"deploy": "queued"}
+
+
+async def test_a_job_whose_agent_is_silent_keeps_its_slot_until_it_is_known_what_became_of_it(rig: Rig) -> None:
+    first = await rig.make(job("deploy", concurrency=CANCEL))
+    await rig.begin(first)
+    async with rig.pool.acquire() as db, db.transaction():
+        await agent_sessions.fall_silent(db, rig.limits, rig.sessions["agent-1"].id, heard_s=20)
+    second = await rig.make(job("deploy", concurrency=CANCEL))
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelling"}, {"deploy": "pending"})
+    await leave(rig)
+    assert (await first.statuses(), await second.statuses()) == ({"deploy": "cancelled"}, {"deploy": "queued"})
 
 
 async def test_a_gated_child_joins_the_group_only_with_a_place_in_the_window(rig: Rig) -> None:

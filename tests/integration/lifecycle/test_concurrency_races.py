@@ -22,9 +22,9 @@ from kici.orchestrator.lifecycle.frames import Answer, SessionRef, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import lock_jobs
 from kici.orchestrator.lifecycle.writer import StatusWriter
-from kici.orchestrator.store import concurrency, queue, sessions
+from kici.orchestrator.store import concurrency, lanes, sessions
 from kici.orchestrator.store.database import create_pool
-from kici.orchestrator.store.queue import Want
+from kici.orchestrator.store.lanes import Want
 from kici.orchestrator.store.sessions import NewSession
 from kici.wire.agent import JobAccepted, JobStatusChanged, StepStatusChanged
 from tests.support.locks import job
@@ -67,9 +67,11 @@ class Coordinator:
         """Claim what is free, and accept it."""
         async with self.pool.acquire() as db, db.transaction():
             wants = [
-                Want(lane, self.session.id, uuid.uuid4().hex) for lane in await queue.open_lanes(db) for _ in range(5)
+                Want(lane, self.session.id, uuid.uuid4().hex)
+                for lane in await lanes.every_open_lane(db)
+                for _ in range(5)
             ]
-            claimed = await queue.claim(db, self.name, wants, 60)
+            claimed = await lanes.claim(db, self.name, wants, 60)
         for one in claimed:
             if isinstance(await self._say(JobAccepted(one.job_id, one.attempt)), Taken):
                 self.has[one.job_id] = one.attempt

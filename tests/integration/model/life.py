@@ -115,6 +115,9 @@ class _Agents:
         offered = self.offer.free.items()
         return [_Idle(session_id, self.labels[session_id], free) for session_id, free in offered if free > 0]
 
+    def offered(self) -> list[frozenset[str]]:
+        return list(self.labels.values())
+
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:
         return session_id in self.labels
 

@@ -8,8 +8,9 @@ from asyncpg import Pool, Record
 
 from kici.engine.labels import Requirement, requirement
 from kici.engine.lockfile import Regex
-from kici.orchestrator.store import queue
-from kici.orchestrator.store.queue import Claimed, Enqueue, Lane, Release, Want
+from kici.orchestrator.store import label_sets, lanes, queue
+from kici.orchestrator.store.lanes import Claimed, Lane, Want
+from kici.orchestrator.store.queue import Enqueue, Release
 from tests.support import rows
 from tests.support.explain import explained
 
@@ -46,8 +47,9 @@ async def put(pool: Pool[Record], *jobs: Enqueue) -> list[str]:
 
 async def claim(pool: Pool[Record], session: str, free: int, coordinator: str = "here") -> list[Claimed]:
     async with pool.acquire() as db, db.transaction():
-        wants = [Want(lane, session, uuid.uuid4().hex) for lane in await queue.open_lanes(db) for _ in range(free)]
-        return await queue.claim(db, coordinator, wants, 10)
+        found = await lanes.every_open_lane(db)
+        wants = [Want(lane, session, uuid.uuid4().hex) for lane in found for _ in range(free)]
+        return await lanes.claim(db, coordinator, wants, 10)
 
 
 async def ids(pool: Pool[Record], session: str, free: int = 1) -> list[str]:
@@ -97,7 +99,7 @@ async def test_a_row_that_is_not_due_yet_is_passed_over(pool: Pool[Record]) -> N
     session = await rows.add_session(pool)
     assert await ids(pool, session, 2) == [now]
     async with pool.acquire() as db:
-        due = await queue.next_due_s(db)
+        due = await lanes.next_due_s(db)
         assert due is not None
         assert 55 < due <= 60
     await pool.execute("update dispatch_queue set not_before = now() where id = $1", later)
@@ -139,9 +141,8 @@ async def test_a_requirement_comes_back_as_it_was_put(pool: Pool[Record]) -> Non
     wanted = requirement(["linux", "gpu-*", Regex("^zone-[ab]$")], ["slow", Regex("x$")])
     await put(pool, waiting(wanted=wanted), waiting(wanted=LINUX), waiting(wanted=wanted))
     async with pool.acquire() as db:
-        lanes = await queue.open_lanes(db)
-        sets = await queue.label_sets(db, [lane.label_set_id for lane in lanes])
-    assert {one.requirement for one in sets} == {wanted, LINUX}
+        sets = await label_sets.read(db, await lanes.open_label_sets(db, ()))
+    assert set(sets.values()) == {wanted, LINUX}
     assert await pool.fetchval("select count(*) from label_sets") == 2
 
 
@@ -175,12 +176,13 @@ async def test_what_nobody_can_run_does_not_slow_the_claim_of_what_somebody_can(
     lane = await crowded.fetchrow("select label_set_id, repository from dispatch_queue where repository = 'few'")
     assert lane
     async with explained(crowded) as plan:
-        await queue.open_lanes(plan.db)
+        await lanes.open_label_sets(plan.db, ())
+        await lanes.open_lanes(plan.db, [lane["label_set_id"]])
     assert not plan.scans("dispatch_queue")
     assert plan.buffers < 40
     wants = [Want(Lane(**lane), session, uuid.uuid4().hex) for _ in range(3)]
     async with explained(crowded) as plan:
-        await queue.claim(plan.db, "here", wants, 10)
+        await lanes.claim(plan.db, "here", wants, 10)
     assert not plan.scans("dispatch_queue")
     assert plan.buffers < 150
 
@@ -189,6 +191,6 @@ async def test_the_sweepers_look_only_at_what_is_due(crowded: Pool[Record]) -> N
     async with explained(crowded) as plan:
         await queue.find_expired(plan.db, 100)
         await queue.find_unacknowledged(plan.db, 100)
-        await queue.next_due_s(plan.db)
+        await lanes.next_due_s(plan.db)
     assert not plan.scans("dispatch_queue")
     assert plan.buffers < 30

@@ -75,3 +75,8 @@ def test_it_can_be_written_without_unicode() -> None:
 )
 def test_durations(milliseconds: int | None, text: str) -> None:
     assert duration(milliseconds) == text
+
+
+def test_a_reused_job_says_from_which_run() -> None:
+    reused = Job("1", "lint", "lint", "success", 1, duration_ms=1210, reused_from_run_id="0f0f0f0f-0000")
+    assert [line.plain() for line in lines(RUN, [reused], NOW)][1] == "└─ ✓ lint  1.2s  reused from run 0f0f0f0f"

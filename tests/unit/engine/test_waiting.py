@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kici.engine import labels
-from kici.engine.waiting import AgentView, for_agent, for_jobs
+from kici.engine.waiting import AgentView, about_to_be_sent, for_agent, for_jobs
 
 GPU = labels.requirement(["linux", "gpu"])
 
@@ -16,7 +16,7 @@ def test_nobody_is_there() -> None:
 
 def test_a_label_that_nobody_has_is_named_with_the_nearest_one() -> None:
     sentence = for_agent(labels.requirement(["linux", "gpuu"]), [agent("a", "gpu")])
-    assert sentence == "no connected agent has the label gpuu; did you mean gpu?"
+    assert sentence == "no connected agent has the label gpuu (did you mean gpu?)"
 
 
 def test_labels_that_only_different_agents_have_name_the_closest_agent() -> None:
@@ -27,7 +27,8 @@ def test_labels_that_only_different_agents_have_name_the_closest_agent() -> None
 def test_busy_draining_and_free_agents_are_told_apart() -> None:
     assert "is busy (2/2 slots in use)" in for_agent(GPU, [agent("a", "gpu", slots=2, free=0)])
     assert "is draining (1 of 1)" in for_agent(GPU, [agent("a", "gpu", draining=True)])
-    assert "is free (0/1 slots in use)" in for_agent(GPU, [agent("a", "gpu")])
+    assert for_agent(GPU, [agent("a", "gpu")]) == ""
+    assert "is free (0/1 slots in use)" in about_to_be_sent(GPU, [agent("a", "gpu")])
 
 
 def test_jobs_are_listed_in_order() -> None:

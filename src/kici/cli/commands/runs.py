@@ -1,11 +1,11 @@
-"""`kici runs`: look at runs, read their logs, start and cancel them."""
+"""`kici runs`: look at runs, read their logs, start, rerun and cancel them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -20,7 +20,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 @click.group()
 def runs() -> None:
-    """Look at runs, read their logs, start and cancel them.
+    """Look at runs, read their logs, start, rerun and cancel them.
 
     A run may be named by the beginning of its id.
     """
@@ -104,6 +104,40 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
 
 @runs.command()
 @click.argument("run")
+@click.argument("job", required=False)
+@json_option
+def explain(run: str, job: str | None, as_json: bool) -> None:
+    """Say why the jobs of a run wait, or JOB (a name, with or without matrix values): all reasons, in words."""
+    from kici.engine.waiting import not_waiting
+
+    with clients.configured() as client:
+        _, jobs = _whole(client, _run_id(client, run))
+    chosen = [one for one in jobs if job is None or job in (one.job_name, one.base_job_name)]
+    if not chosen and job is not None:
+        raise _no_job(job, (one.job_name for one in jobs))
+    told = [
+        api.Explained(
+            one.job_id,
+            one.job_name,
+            one.status,
+            one.waiting_reason is not None,
+            one.waiting_reason or not_waiting(one.status, one.agent_id, one.attempt, one.started_at, one.error_message),
+        )
+        for one in chosen
+    ]
+    if as_json:
+        _print_json({"jobs": told})
+        return
+    for one in told if job is not None else [one for one in told if one.waits]:
+        _echo(f"{one.job_name}  {one.status}")
+        for reason in one.reason.split("; "):
+            _echo(f"  {reason}")
+    if job is None and not any(one.waits for one in told):
+        click.echo("no job of this run waits")
+
+
+@runs.command()
+@click.argument("run")
 @click.option("--force", is_flag=True, help="Kill at once, without the grace period.")
 @json_option
 def cancel(run: str, force: bool, as_json: bool) -> None:
@@ -135,6 +169,40 @@ def start(workflow: str, ref: str, repo: str, inputs: tuple[str, ...], as_json: 
         _print_json({"runId": run_id})
     else:
         click.echo(f"started run {run_id}")
+        click.echo(f"watch it: kici runs logs -f {run_id}", err=True)
+
+
+@runs.command()
+@click.argument("run")
+@click.option("--failed", is_flag=True, help="Only the jobs that did not succeed, and all that need them.")
+@click.option("--job", default="", help="Only this job (all its combinations, or one), and all that need it.")
+@click.option(
+    "--commit",
+    type=click.Choice(("same", "current")),
+    default="same",
+    show_default=True,
+    help="The run's own commit, or the head of its branch now.",
+)
+@json_option
+def rerun(run: str, failed: bool, job: str, commit: Literal["same", "current"], as_json: bool) -> None:
+    """Run an ended run again, as a new run, and wait until that exists.
+
+    Jobs that are not run again are reused with their outputs and artifacts.
+    """
+    from kici.cli import run_start
+
+    if failed and job:
+        raise click.UsageError("--failed and --job exclude each other")
+    if commit == "current" and (failed or job):
+        raise click.UsageError("--commit current runs everything again: leave --failed and --job out")
+    wanted = api.RerunBody(mode="failed" if failed else "job" if job else "all", job=job, commit=commit)
+    with clients.configured() as client:
+        parent = _run_id(client, run)
+        run_id = run_start.start(client, wanted, path=f"/runs/{segment(parent)}/rerun")
+    if as_json:
+        _print_json({"runId": run_id, "parentRunId": parent})
+    else:
+        click.echo(f"started run {run_id}, a rerun of {parent}")
         click.echo(f"watch it: kici runs logs -f {run_id}", err=True)
 
 
@@ -205,7 +273,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
         "Started": _time(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,
-        "Parent": run.parent_run_id,
+        "Parent": f"{run.parent_run_id} (rerun: {run.rerun_mode or 'all'})" if run.parent_run_id else None,
         "Environment": run.environment,
         "Trust tier": run.trust_tier,
         "Failure": run.failure_reason,

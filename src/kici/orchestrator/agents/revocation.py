@@ -82,4 +82,5 @@ class WatchRevocations:
         agent.lost = True
         self._roster.remove(agent.session_id)
         if wakes is not None:
+            agent_sessions.LOST.labels("revoked").inc()
             wakes.send(self._notifier)

@@ -132,6 +132,14 @@ class Roster:
             and agent.rests_until <= now
         ]
 
+    def offered(self) -> list[frozenset[str]]:
+        """The labels of each agent that takes jobs, idle or not."""
+        return [
+            agent.labels
+            for agent in self._agents.values()
+            if agent.link is not None and not agent.draining and not agent.lost
+        ]
+
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:
         """A claimed job takes up a slot from now on. False: the agent is gone."""
         agent = self._agents.get(session_id)

@@ -88,6 +88,7 @@ class WatchSilence:
             self._roster.remove(agent.session_id)
         if wakes is None:
             return False
+        agent_sessions.LOST.labels("silent").inc()
         log.warning("agent is silent", agent=agent.agent_id, session=agent.session_id, silent_s=round(heard_s, 1))
         wakes.send(self._notifier)
         return True

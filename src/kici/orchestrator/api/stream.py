@@ -161,7 +161,7 @@ class _OneRun:
                 yield encoded(
                     "log",
                     api.LogLines(
-                        step.job_id,
+                        step.shown_job_id,
                         step.job_name,
                         step.step_index,
                         step.step_name,

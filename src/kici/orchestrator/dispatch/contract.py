@@ -30,6 +30,9 @@ class Agents(Protocol):
 
     def idle(self) -> Sequence[IdleAgent]: ...
 
+    def offered(self) -> Sequence[frozenset[str]]:
+        """The labels of each agent that takes jobs, idle or not."""
+
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:
         """The job takes up a slot from now on. False: the agent is gone."""
 

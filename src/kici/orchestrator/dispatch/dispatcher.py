@@ -11,14 +11,14 @@ from datetime import timedelta
 import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
-from kici.engine.labels import Requirement
 from kici.engine.lifecycle import JobEvent
 from kici.errors import KiciError
-from kici.orchestrator.dispatch import orders
+from kici.orchestrator.dispatch import open_lanes, orders
 from kici.orchestrator.dispatch.contract import Agents, CloneLogins, Hears
-from kici.orchestrator.dispatch.shares import share
+from kici.orchestrator.dispatch.open_lanes import OpenLanes
+from kici.orchestrator.dispatch.shares import Wish
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.lifecycle.end import End, end
 from kici.orchestrator.lifecycle.limits import Limits
@@ -26,19 +26,29 @@ from kici.orchestrator.lifecycle.locked import Locked, lock_jobs
 from kici.orchestrator.lifecycle.requeue import give_back
 from kici.orchestrator.lifecycle.wakes import Notifies
 from kici.orchestrator.pace import Pace
-from kici.orchestrator.store import jobs, notify, queue
+from kici.orchestrator.store import jobs, lanes, notify
 from kici.orchestrator.store.database import Db, transaction
-from kici.orchestrator.store.queue import Claimed, Lane, Want
+from kici.orchestrator.store.lanes import Claimed, Want
 
 log = structlog.get_logger(__name__)
 
 DISPATCHED = Counter("kici_dispatches_total", "Jobs that were sent to agents")
 GIVEN_BACK = Counter("kici_dispatches_given_back_total", "Claims that could not be sent")
+CLAIM_LATENCY = Histogram(
+    "kici_claim_latency_seconds",
+    "From the moment when a job may be claimed to its claim",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 900, 3600),
+)
+CLAIMS_PER_PASS = Histogram(
+    "kici_claims_per_pass", "Jobs that one pass claimed", buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+)
 
 
 class Settings(Struct, frozen=True):
     interval: timedelta = timedelta(seconds=5)
     """Safety net beside the notifications."""
+    default_cap: int | None = None
+    """How many jobs a repository that has no cap of its own may run at once; None = any number."""
 
 
 class Pass(Struct, frozen=True):
@@ -70,12 +80,12 @@ class Dispatcher:
         self._place = place
         self._instance = instance
         self._on_pass = on_pass
-        self._requirements: dict[int, Requirement] = {}
-        """Label sets never change."""
-        self._turn = 0
+        self._default_cap = settings.default_cap
+        self._lanes = OpenLanes(open_lanes.Settings(settings.interval, settings.default_cap))
+        self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace(settings.interval)
         agents.on_free = self._pace.wake
-        listener.subscribe(notify.QUEUE, lambda _: self._pace.wake())
+        listener.subscribe(notify.QUEUE, self._hear)
 
     async def run(self) -> None:
         async for pace in self._pace:
@@ -84,37 +94,56 @@ class Dispatcher:
             except Unavailable as error:
                 log.info("nothing is dispatched while the database is away", reason=str(error))
                 continue
-            if done.claimed:
+            if done.wished:
                 pace.wake()
             self._on_pass(done)
+
+    def _hear(self, keys: set[str]) -> None:
+        self._lanes.heard(keys)
+        self._pace.wake()
 
     async def run_once(self) -> Pass:
         """One claim for all idle agents, and the sending of what it gave."""
         idle = self._agents.idle()
         if not idle:
             return Pass(0, 0, 0)
-        self._turn += 1
-        async with transaction(self._pool) as db:
-            lanes = await queue.open_lanes(db)
-            await self._learn(db, lanes)
-        wishes = share(lanes, self._requirements, idle, self._turn)
+        if self._lanes.must_look(idle):
+            async with transaction(self._pool) as db:
+                await self._lanes.look(db, idle)
+        wishes = self._lanes.wishes(idle, self._agents.offered())
         if not wishes:
+            self._wake_later()
             return Pass(0, 0, 0)
         tokens = [f"kjt_{secrets.token_hex(32)}" for _ in wishes]
         by_hash = {hashlib.sha256(token.encode()).hexdigest(): token for token in tokens}
-        wants = [Want(wish.lane, wish.session_id, hashed) for wish, hashed in zip(wishes, by_hash, strict=True)]
         async with transaction(self._pool) as db:
-            claims = await queue.claim(db, self._instance, wants, self._limits.ack_timeout_s)
+            claims = await self._claim(db, wishes, list(by_hash))
             details = await jobs.orders(db, [claim.job_id for claim in claims]) if claims else {}
-            due = None if claims else await queue.next_due_s(db)
-        if due is not None:
-            asyncio.get_running_loop().call_later(max(due, 0.01), self._pace.wake)
+        self._lanes.note(wishes, claims)
+        CLAIMS_PER_PASS.observe(len(claims))
+        for claim in claims:
+            CLAIM_LATENCY.observe(max(claim.waited_s, 0.0))
         return Pass(len(wishes), len(claims), await self._send(claims, details, by_hash))
 
-    async def _learn(self, db: Db, lanes: Sequence[Lane]) -> None:
-        unknown = {lane.label_set_id for lane in lanes} - self._requirements.keys()
-        if unknown:
-            self._requirements |= {one.id: one.requirement for one in await queue.label_sets(db, unknown)}
+    async def _claim(self, db: Db, wishes: Sequence[Wish], hashes: Sequence[str]) -> list[Claimed]:
+        capped = self._lanes.capped(wishes)
+        if capped:
+            await lanes.lock_caps(db, capped)
+        wants = [
+            Want(wish.lane, wish.session_id, hashed, self._lanes.bound(wish.lane))
+            for wish, hashed in zip(wishes, hashes, strict=True)
+        ]
+        return await lanes.claim(
+            db, self._instance, wants, self._limits.ack_timeout_s, capped=capped, default_cap=self._default_cap
+        )
+
+    def _wake_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wait = self._lanes.again_in_s()
+        if wait is not None:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._pace.wake)
 
     async def _send(
         self, claims: Sequence[Claimed], details: Mapping[str, jobs.Orders], tokens: Mapping[str, str]
@@ -167,7 +196,7 @@ class Dispatcher:
         async with transaction(self._pool) as db:
             locked = await lock_jobs(db, self._limits, [claim.job_id for claim in claims])
             mine = [claim.job_id for claim in claims if _is_still(locked, claim)]
-            await give_back(db, locked, mine)
+            await give_back(db, locked, dict.fromkeys(mine, "it could not be sent to the agent"))
         locked.wakes.send(self._notifier)
         GIVEN_BACK.inc(len(mine))
 

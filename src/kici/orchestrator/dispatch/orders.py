@@ -9,7 +9,7 @@ from kici.orchestrator.dispatch.contract import Login
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.retry import starts_by_itself
 from kici.orchestrator.store.jobs import Orders
-from kici.orchestrator.store.queue import Claimed
+from kici.orchestrator.store.lanes import Claimed
 from kici.wire.agent import Checkout, Dispatch, OrchestratorFrame, orchestrator_frames
 from kici.wire.context import JobContext
 

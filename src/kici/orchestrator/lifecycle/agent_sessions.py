@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
+from prometheus_client import Counter
 
 from kici.engine.lifecycle import JobStatus
 from kici.orchestrator.lifecycle import loss
@@ -18,6 +19,9 @@ from kici.orchestrator.store import jobs, queue, sessions
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.sessions import NewSession, Session
 from kici.wire.agent import AttemptRef
+
+LOST = Counter("kici_sessions_lost_total", "Sessions of agents that were given up for silent or gone", ["why"])
+"""To be counted after the commit: `silent`, `coordinator_gone`, `revoked`."""
 
 
 class Adopted(Struct, frozen=True):

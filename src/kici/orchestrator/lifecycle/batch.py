@@ -116,7 +116,7 @@ class Batch:
             self.outcomes[item.number] = Refused(refused[job_id]) if job_id in refused else Taken()
 
     async def _give_back(self, db: Db) -> None:
-        backs = []
+        backs: dict[str, str] = {}
         for item, frame in self._of(JobRejected):
             row = self.locked.queue.get(item.job_id)
             self.outcomes[item.number] = Taken()
@@ -126,7 +126,7 @@ class Batch:
                 and row.accepted_at is None
                 and item.job_id not in backs
             ):
-                backs.append(item.job_id)
+                backs[item.job_id] = f"agent {item.session.agent_id} did not take it ({frame.reason})"
         await requeue.give_back(db, self.locked, backs)
 
     async def _record_steps(self, db: Db) -> None:

@@ -22,7 +22,7 @@ from kici.orchestrator.store import concurrency
 from kici.orchestrator.store.concurrency import Arrival, Group, Slot, Standing
 from kici.orchestrator.store.database import Db
 
-BY = "concurrency"
+BY = "orchestrator:concurrency"
 """Stands as `cancelled_by` of runs that others have superseded."""
 
 

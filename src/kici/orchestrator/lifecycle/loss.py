@@ -70,7 +70,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     begun = {job_id: lost[job_id] for job_id in again if locked.jobs[job_id].status is not JobStatus.QUEUED}
     if begun:
         await steps.abandon(db, locked, begun)
-    await requeue(db, locked, again)
+    await requeue(db, locked, again, why=lost)
     if ends:
         await end(db, locked, ends)
 
@@ -105,7 +105,7 @@ def _given_up(job: Job, why: str, *, attempts: int) -> End:
     if job.status is JobStatus.QUEUED:
         return End(job.job_id, JobEvent.FAIL, error=f"{why}; that was attempt {attempts}, the last one")
     if job.user_code_began and job.retry_on_infra is None:
-        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again"
+        why = f"{why}; its own code had begun and it has no retry_on_infra, so it is not run again (attempt {attempts})"
     else:
         why = f"{why}; no attempt is left after {attempts}"
     return End(job.job_id, JobEvent.GIVE_UP, error=why)

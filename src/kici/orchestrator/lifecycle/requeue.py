@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -16,8 +17,18 @@ FIRST_REJECTION_DELAY_S = 0.1
 LONGEST_REJECTION_DELAY_S = 10.0
 
 
-async def requeue(db: Db, locked: Locked, delays: dict[str, float], *, given_back: bool = False) -> None:
-    """Back to the lanes, each after its delay. The next claim has the next number, whether or not this one counts."""
+async def requeue(
+    db: Db,
+    locked: Locked,
+    delays: Mapping[str, float],
+    *,
+    given_back: bool = False,
+    why: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Back to the lanes, each after its delay. The next claim has the next number, whether or not this one counts.
+
+    `why` says what became of the attempt; it is told while the job waits for the next one.
+    """
     moved = []
     for job_id in delays:
         if isinstance(locked.move_job(job_id, JobEvent.REQUEUE), Rejected):
@@ -35,21 +46,26 @@ async def requeue(db: Db, locked: Locked, delays: dict[str, float], *, given_bac
         await queue.release(
             db,
             [
-                Release(job_id, delays[job_id], given_back=given_back, expires_s=locked.limits.queue_timeout_s)
+                Release(
+                    job_id,
+                    delays[job_id],
+                    given_back=given_back,
+                    expires_s=locked.limits.queue_timeout_s,
+                    why=why.get(job_id, ""),
+                )
                 for job_id in moved
             ],
         )
         locked.wakes.queue = True
 
 
-async def give_back(db: Db, locked: Locked, job_ids: Sequence[str]) -> None:
-    """Claims that an agent has rejected, or that could not be sent, go back without using up an attempt.
+async def give_back(db: Db, locked: Locked, back: Mapping[str, str]) -> None:
+    """Claims (job → why) that an agent has rejected, or that could not be sent, go back without using up an attempt.
 
     Each time a little later, so that a job that nobody can take now does not keep everybody busy.
     """
-    await requeue(
-        db, locked, {job_id: rejection_delay_s(locked.queue[job_id].rejections) for job_id in job_ids}, given_back=True
-    )
+    delays = {job_id: rejection_delay_s(locked.queue[job_id].rejections) for job_id in back}
+    await requeue(db, locked, delays, given_back=True, why=back)
 
 
 def rejection_delay_s(rejections: int) -> float:

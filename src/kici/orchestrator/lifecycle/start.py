@@ -61,4 +61,5 @@ async def enqueue(db: Db, locked: Locked, job_ids: Collection[str]) -> None:
             for start in sorted(starts, key=lambda start: locked.jobs[start.job_id].position)
         ],
     )
-    locked.wakes.queue = True
+    locked.wakes.new_rows = True
+    locked.wakes.queue |= any(start.definition.priority > 0 for start in starts)

@@ -21,6 +21,8 @@ class Wakes:
         self._counts: dict[Counter, int] = {}
         self.queue = False
         """Some job may be claimed now."""
+        self.new_rows = False
+        """The same of jobs at the end of their lanes, which are looked for at less cost."""
         self.runs: set[str] = set()
         """Runs in which something changed."""
         self.sessions: set[str] = set()
@@ -38,6 +40,8 @@ class Wakes:
             counter.inc(amount)
         if self.queue:
             notifier.send(notify.QUEUE)
+        elif self.new_rows:
+            notifier.send(notify.QUEUE, notify.NEW_ROWS)
         for run_id in sorted(self.runs):
             notifier.send(notify.RUNS, run_id)
         for session_id in sorted(self.sessions):

@@ -10,7 +10,7 @@ from kici.orchestrator.errors import NotFound
 from kici.orchestrator.logs import chunks, compacted
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import logs
-from kici.orchestrator.store.database import Db
+from kici.orchestrator.store.database import Db, transaction
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_CHUNKS = 256
@@ -43,8 +43,11 @@ class LogReader:
         cursor: int = 0,
         limit: int = 500,
     ) -> Page:
-        """Up to `limit` lines, or `PAGE_BYTES` of text, from line `cursor` on. Raises `NotFound`."""
-        async with self._pool.acquire() as db:
+        """Up to `limit` lines, or `PAGE_BYTES` of text, from line `cursor` on.
+
+        Raises `NotFound`, or `Unavailable` where the database is away.
+        """
+        async with transaction(self._pool) as db:
             step = await logs.step(db, job_id, step_index, attempt)
             if step is None or step.run_id != run_id:
                 raise NotFound(f"Run {run_id} has no step {step_index} of job {job_id}")

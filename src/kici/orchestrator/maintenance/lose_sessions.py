@@ -42,5 +42,6 @@ class LoseSessions(Sweeper[Pass]):
                 return False
             wakes = await agent_sessions.fall_silent(db, self._limits, session.id, heard_s=session.heard_s)
         if wakes is not None:
+            agent_sessions.LOST.labels("coordinator_gone").inc()
             wakes.send(self._notifier)
         return wakes is not None

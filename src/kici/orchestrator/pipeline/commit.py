@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
+import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.orchestrator.pipeline.results import Planned, Result
+from kici.orchestrator.pipeline.unservable import Labels, check
 from kici.orchestrator.store import event_claims, registrations, runs
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.event_claims import Claim, Ended
+from kici.orchestrator.store.known_labels import KnownLabels
+
+log = structlog.get_logger(__name__)
 
 TWIN_WINDOW = timedelta(minutes=10)
 
@@ -42,9 +47,10 @@ class Written(Struct, frozen=True):
 
 
 class Writer:
-    def __init__(self, pool: Pool[Record], settle: SettlesRuns) -> None:
+    def __init__(self, pool: Pool[Record], settle: SettlesRuns, labels: Labels | None = None) -> None:
         self._pool = pool
         self._settle = settle
+        self._labels = labels or Labels(KnownLabels())
 
     async def write(self, claim: Claim, result: Result) -> Written:
         """Raises `ClaimLost`, and nothing is written, if the event has passed to somebody else.
@@ -58,15 +64,18 @@ class Writer:
                 new = result.registering
                 if not await registrations.replace(db, new.repository, new.commit_sha, new.workflows, new.pushed_at):
                     warnings.append("a later push has set the registrations of the default branch already")
-            made, twins = await self._make(db, result.runs)
+            made, twins, unservable = await self._make(db, result.runs)
             wakes = await self._settle(db, made)
-            ended = _ended(replace(result.ended, warnings=[*warnings, *twins]), made, twins)
+            ended = _ended(replace(result.ended, warnings=[*warnings, *twins, *unservable]), made, twins)
             await event_claims.end(db, claim, ended)
         return Written(ended, made, wakes)
 
-    async def _make(self, db: Db, planned: Sequence[Planned]) -> tuple[list[str], list[str]]:
-        """Ids of the new runs, and a sentence for each that exists already through another source."""
-        made, twins = [], []
+    async def _make(self, db: Db, planned: Sequence[Planned]) -> tuple[list[str], list[str], list[str]]:
+        """Ids of the new runs, a sentence for each that exists already through another source, and one for each new job
+        that nothing here could run."""
+        made: list[str] = []
+        twins: list[str] = []
+        unservable: list[str] = []
         for repo, sha in sorted({(one.run.repo, one.run.sha) for one in planned if one.may_have_twin}):
             await runs.lock_commit(db, repo, sha)
         for one in planned:
@@ -77,9 +86,14 @@ class Writer:
                     f"{run.workflow_name}: run {twin.run_id} has built {run.sha[:12]} already, the source"
                     f" {twin.routing_key} told of it too: remove one of the two hooks"
                 )
-            elif await runs.create(db, run, one.jobs):
+                continue
+            jobs, told = await check(db, self._labels, one.jobs)
+            if await runs.create(db, run, jobs):
                 made.append(run.run_id)
-        return made, twins
+                unservable += [f"{run.workflow_name}: {sentence}" for sentence in told]
+                for sentence in told:
+                    log.warning("a new run has a job that nothing here could run", run=run.run_id, reason=sentence)
+        return made, twins, unservable
 
 
 def _ended(ended: Ended, made: Sequence[str], twins: Sequence[str]) -> Ended:

@@ -30,7 +30,7 @@ class LockPlace(Struct, frozen=True):
 
 
 def build(
-    claim: Claim, subject: Subject, workflow: LockWorkflow, decision: Decision, lock: LockPlace
+    claim: Claim, subject: Subject, workflow: LockWorkflow, decision: Decision | None, lock: LockPlace
 ) -> tuple[NewRun, list[NewJob]]:
     planned = plan.plan(workflow, subject.event)
     run = replace(

@@ -11,6 +11,7 @@ from kici.forges.git.refs import Resolved
 from kici.forges.git.remote import Remote
 from kici.orchestrator.pipeline.lock_files import LockFiles
 from kici.orchestrator.pipeline.subjects import Sources
+from kici.orchestrator.pipeline.unservable import Labels
 
 
 class ReadsRepositories(Protocol):
@@ -28,3 +29,5 @@ class Parts(Struct, frozen=True):
     sources: Sources
     repositories: ReadsRepositories
     lock_files: LockFiles
+    labels: Labels | None = None
+    """What is known of labels, and what becomes of a job that wants another one."""

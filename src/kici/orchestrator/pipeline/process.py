@@ -7,7 +7,7 @@ import asyncio
 from kici.engine.events import EventType
 from kici.forges import registry
 from kici.forges.contract import ForgeError, Ignored, Normalized, Source
-from kici.orchestrator.pipeline import generic_webhooks, manual, repository_events, results
+from kici.orchestrator.pipeline import generic_webhooks, manual, repository_events, rerun, results
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.results import Result
 from kici.orchestrator.pipeline.subjects import Subject, clone_url, source_of
@@ -23,6 +23,8 @@ async def process(parts: Parts, claim: Claim) -> Result:
         return results.ends("failed", "the body of the delivery is no longer in the database")
     if claim.provider == manual.PROVIDER:
         return await manual.handle(parts, claim)
+    if claim.provider == rerun.PROVIDER:
+        return await rerun.handle(parts, claim)
     source = await source_of(parts.sources, claim.routing_key)
     if source is None:
         return results.ends("failed", f"the source {claim.routing_key} was removed before its delivery was processed")

@@ -68,7 +68,7 @@ class Pipeline:
         self._holder = holder
         self._pool = pool
         self._parts = parts
-        self._writer = Writer(pool, settle)
+        self._writer = Writer(pool, settle, parts.labels)
         self._notifier = notifier
         self._settings = settings
         self._on_done = on_done

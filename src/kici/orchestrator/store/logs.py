@@ -61,6 +61,9 @@ class Step(Struct, frozen=True):
     id: str
     run_id: str
     job_id: str
+    """Of the job that ran it: what its chunks are filed under."""
+    shown_job_id: str
+    """Of the job in this run; another one where a rerun reuses that job."""
     job_name: str
     attempt: int
     step_index: int
@@ -78,7 +81,7 @@ class Step(Struct, frozen=True):
 
 
 _STEP = """
-  s.id, s.run_id, s.job_id, j.job_name, s.attempt, s.step_index, s.step_name, s.status,
+  s.id, j.run_id, s.job_id, j.job_id as shown_job_id, j.job_name, s.attempt, s.step_index, s.step_name, s.status,
   s.started_at is not null as began, s.completed_at as ended_at, s.log_chunks, s.log_path, s.log_lines,
   case when j.attempt = s.attempt then j.log_hour end as log_hour
 """
@@ -139,7 +142,7 @@ async def step(db: Db, job_id: str, step_index: int, attempt: int | None = None)
     """One step of a job, of the current attempt unless told otherwise."""
     row = await db.fetchrow(
         f"""
-        select {_STEP} from execution_jobs j join execution_steps s on s.job_id = j.job_id
+        select {_STEP} from execution_jobs j join execution_steps s on s.job_id = coalesce(j.reused_from, j.job_id)
          where j.job_id = $1 and s.step_index = $2 and s.attempt = coalesce($3::int, greatest(j.attempt, 1))
         """,  # noqa: S608 - constants
         job_id,
@@ -161,7 +164,7 @@ async def steps_of_run(db: Db, run_id: str, job_ids: Collection[str] | None = No
     """Steps of the current attempt of each job, or of some jobs, in the order in which a person reads them."""
     rows = await db.fetch(
         f"""
-        select {_STEP} from execution_jobs j join execution_steps s on s.job_id = j.job_id
+        select {_STEP} from execution_jobs j join execution_steps s on s.job_id = coalesce(j.reused_from, j.job_id)
          where j.run_id = $1 and s.attempt = greatest(j.attempt, 1)
            and ($2::uuid[] is null or j.job_id = any($2::uuid[]))
          order by j.position, j.job_id, s.step_index

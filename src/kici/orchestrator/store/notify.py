@@ -26,7 +26,7 @@ RECONNECTS = Counter("kici_listen_reconnects_total", "How often the listening co
 EVENTS = "kici_events"
 """An event was stored. No key."""
 QUEUE = "kici_queue"
-"""Something can be claimed. No key."""
+"""Something can be claimed. Key: `NEW_ROWS`, or none when anything may have changed."""
 RUNS = "kici_runs"
 """A run changed. Key: run id."""
 LOGS = "kici_logs"
@@ -37,6 +37,9 @@ OUTBOX = "kici_outbox"
 """Something is due to be sent. Key: kind."""
 SOURCES = "kici_sources"
 """A source was added, changed or removed. Key: routing key."""
+
+NEW_ROWS = "new"
+"""Rows were put at the end of their lanes: nothing lies before what was seen already."""
 
 TOKENS = "kici_tokens"
 """An agent token was revoked. Key: token id."""

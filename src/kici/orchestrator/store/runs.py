@@ -63,6 +63,18 @@ class NewJob(Struct, frozen=True, kw_only=True):
         return JobStatus.PENDING
 
 
+class Rerun(Struct, frozen=True):
+    """What is run again, and who asked for it."""
+
+    parent_run_id: str
+    root_run_id: str
+    """First of the chain."""
+    request_id: str
+    """One rerun of the parent for each."""
+    mode: str
+    """`all`, `failed`, `job`"""
+
+
 class NewRun(Struct, frozen=True, kw_only=True):
     run_id: str
     event_id: str | None
@@ -90,6 +102,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     concurrency_group: str = ""
     """Of the whole run."""
     concurrency: Policy = Policy()
+    rerun: Rerun | None = None
     failure: str = ""
     """Set: the run is born failed, with this sentence and without jobs."""
     failure_category: str = ""
@@ -139,7 +152,8 @@ async def find_twin(db: Db, run: NewRun, window: timedelta) -> Twin | None:
 
 
 async def create(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> bool:
-    """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already.
+    """Insert everything; False, and nothing is inserted, if the event has its run of this workflow already, or the
+    request its rerun.
 
     No job starts by itself: in the same transaction the caller lets lifecycle settle the run.
     """
@@ -162,11 +176,12 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
           (run_id, event_id, workflow_name, status, provider, routing_key, repo_identifier, ref, sha, workflow_sha,
            lock_sha256, event, clone_url, delivery_id, trigger_event, trigger_decision, commit_message, triggered_by,
            trust_tier, lock_file_source, contributor_username, workflow_timeout_ms, failure_reason, init_failure,
-           completed_at, concurrency_scope, concurrency_group, concurrency)
+           completed_at, concurrency_scope, concurrency_group, concurrency, parent_run_id, original_run_id,
+           rerun_request, rerun_mode)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-                nullif($23, ''), $24, case when $25::boolean then now() end, nullif($26, ''), nullif($27, ''), $28)
-        on conflict (event_id, repo_identifier, workflow_name) where parent_run_id is null and event_id is not null
-        do nothing
+                nullif($23, ''), $24, case when $25::boolean then now() end, nullif($26, ''), nullif($27, ''), $28,
+                $29::uuid, $30, $31, $32)
+        on conflict do nothing
         """,
         run.run_id,
         run.event_id,
@@ -196,6 +211,10 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
         storable.text(run.concurrency_scope),
         storable.text(run.concurrency_group),
         storable.json(run.concurrency) if run.concurrency_group else None,
+        run.rerun.parent_run_id if run.rerun else None,
+        run.rerun.root_run_id if run.rerun else None,
+        run.rerun.request_id if run.rerun else None,
+        run.rerun.mode if run.rerun else None,
     )
     return bool(done == "INSERT 0 1")
 

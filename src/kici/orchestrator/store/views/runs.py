@@ -17,7 +17,8 @@ COUNTED = 10_000
 _RUN = """
   r.run_id, r.workflow_name, r.status, r.provider, r.repo_identifier, r.ref, r.sha, r.started_at, r.completed_at,
   r.duration_ms, r.parent_run_id, r.triggered_by, r.cancelled_by, r.failure_reason, r.environment, r.trust_tier,
-  r.lock_file_source, r.delivery_id, r.trigger_event, r.commit_message, r.created_at
+  r.lock_file_source, r.delivery_id, r.trigger_event, r.commit_message, r.created_at,
+  r.original_run_id, r.rerun_mode
 """
 
 
@@ -84,10 +85,11 @@ async def jobs(db: Db, run_id: str, *, steps: bool) -> list[api.Job]:
         """
         select j.job_id, j.job_name, j.base_job_name, j.status, j.attempt, j.matrix_values, j.agent_id, j.started_at,
                j.completed_at, j.duration_ms, j.error_message, coalesce(j.runs_on_labels, '[]') as runs_on_labels,
-               j.outputs, j.created_at,
+               j.outputs, j.created_at, o.run_id as reused_from_run_id,
                coalesce((select array_agg(distinct n.upstream_name order by n.upstream_name)
                            from execution_job_needs n where n.job_id = j.job_id), '{}') as needs
-          from execution_jobs j where j.run_id = $1 order by j.position, j.job_id
+          from execution_jobs j left join execution_jobs o on o.job_id = j.reused_from
+         where j.run_id = $1 order by j.position, j.job_id
         """,
         run_id,
     )

@@ -1,3 +1,5 @@
+drop index agent_sessions_closed;
+alter table dispatch_queue drop column last_loss, drop column claimed_at;
 drop index dispatch_queue_held;
 drop table repository_caps, queue_pauses;
 alter table execution_jobs

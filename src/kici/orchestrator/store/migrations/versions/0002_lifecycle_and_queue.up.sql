@@ -67,3 +67,8 @@ create table repository_caps (
   created_at timestamptz not null default now()
 );
 create index dispatch_queue_held on dispatch_queue (repository) where session_id is not null;
+
+alter table dispatch_queue
+  add column claimed_at timestamptz,
+  add column last_loss text;
+create index agent_sessions_closed on agent_sessions (closed_at) where closed_at is not null;
