@@ -45,6 +45,7 @@ class Job(Struct, frozen=True):
     wave_fail_fast: bool
     wave_gated: bool
     concurrency_group: str | None
+    reused_from: str | None
 
     @property
     def ended(self) -> bool:
@@ -195,7 +196,7 @@ class Database:
                        jsonb_array_length(definition -> 'steps') as steps,
                        recovery_deadline is not null as recovery_due, report_deadline is not null as report_due,
                        cancel_deadline is not null as cancel_due, wave_max_parallel, wave_fail_fast, wave_gated,
-                       concurrency_group
+                       concurrency_group, reused_from::text
                   from execution_jobs order by run_id, position
                 """,
                 Job,

@@ -23,7 +23,7 @@ def finish(play: Play) -> None:
         play.live()
         before = play.seen
         play.fire(_everything(play), kills=number % 2 if number < 8 else 0)
-        if play.seen.quiet and play.ledger.deliveries >= play.bodies.keys():
+        if play.seen.quiet and play.ledger.deliveries >= play.deliveries.keys():
             break
         standing = standing + 1 if play.seen.jobs == before.jobs else 0
         play.forget_the_dead()
@@ -43,9 +43,9 @@ def _let_time_pass(play: Play, standing: int) -> None:
 
 def _everything(play: Play) -> list[Asked]:
     asked = moves.a_renewal(play)
-    for delivery_id, body in play.bodies.items():
+    for delivery_id, delivery in play.deliveries.items():
         if delivery_id not in play.ledger.deliveries:
-            asked.append((moves.any_life(play), messages.TakeIn(delivery_id, body)))
+            asked.append((moves.any_life(play), delivery))
     for agent in play.agents:
         if agent.life is None:
             asked.append((moves.any_life(play), agent.hello()))
@@ -58,7 +58,7 @@ def _everything(play: Play) -> list[Asked]:
     seen = play.seen
     for life in play.lives:
         here = tuple(agent.session for agent in play.agents if agent.life is life)
-        if len(seen.runs) < len(play.bodies):
+        if len(seen.runs) < len(play.deliveries):
             asked.append((life, messages.WorkEvents()))
         if here and any(job.status is JobStatus.CANCELLING for job in seen.jobs.values()):
             asked.append((life, messages.AskStops(here)))

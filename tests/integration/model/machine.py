@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockWorkflow
+from kici.engine.rerun import Mode
+from kici.orchestrator.pipeline.rerun import PROVIDER, RerunRequest
 from tests.integration.model import messages, moves
 from tests.integration.model.database import DEADLINES
 from tests.integration.model.finish import finish
@@ -20,10 +22,9 @@ from tests.integration.model.workflows import workflows
 OPEN_RUNS = 12
 """As many as are open, nobody pushes."""
 REPOSITORIES = ("local/one", "local/two")
-SHA = "a" * 40
 
 seeds = st.integers(0, 2**32)
-kills = st.sampled_from([0, 0, 0, 1, 1, 2])
+kills = st.sampled_from([0, 0, 1, 1, 1, 2])
 
 
 class Model(RuleBasedStateMachine):
@@ -42,6 +43,19 @@ class Model(RuleBasedStateMachine):
     def another_push(self, workflow: LockWorkflow, repo: str) -> None:
         if sum(not run.ended for run in self._play.seen.runs.values()) < OPEN_RUNS:
             self._push(workflow, repo)
+
+    @rule(mode=st.sampled_from(["all", "failed", "job"]), seed=seeds)
+    def a_rerun(self, mode: Mode, seed: int) -> None:
+        """Somebody asks for an ended run to be run again, perhaps twice with the same id."""
+        play = self._play
+        ended = sorted(run.run_id for run in play.seen.runs.values() if run.ended)
+        if ended:
+            run_id = ended[seed % len(ended)]
+            names = sorted(job.job_name for job in play.seen.jobs_of(run_id)) if mode == "job" else [""]
+            asked = RerunRequest(run_id, f"request-{seed % 3}", mode, names[seed % len(names)], False, "user:model")
+            delivery_id = f"{PROVIDER}:{run_id}:{asked.request_id}"
+            again = messages.TakeIn(delivery_id, PROVIDER, msgspec.json.encode(asked))
+            play.deliveries.setdefault(delivery_id, again)
 
     @rule(size=st.integers(1, 4), seed=seeds, kills=kills)
     def small_volley(self, size: int, seed: int, kills: int) -> None:
@@ -85,9 +99,10 @@ class Model(RuleBasedStateMachine):
 
     def _push(self, workflow: LockWorkflow, repo: str) -> None:
         """The delivery goes out with the next volleys."""
-        event = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo)
-        delivery_id = f"delivery-{len(self._play.bodies) + 1}"
-        self._play.bodies[delivery_id] = msgspec.json.encode(messages.Delivered(workflow, event))
+        number = len(self._play.deliveries) + 1
+        event = Event(EventType.PUSH, branch="main", sha=f"{number:040x}", repo=repo)
+        body = msgspec.json.encode(messages.Delivered(workflow, event))
+        self._play.deliveries[f"push-{number}"] = messages.TakeIn(f"push-{number}", "internal", body)
 
     def _volley(self, size: int, seed: int, kills: int) -> None:
         play = self._play

@@ -33,12 +33,12 @@ def any_agent(play: Play, *, connected: bool) -> Agent | None:
 
 def a_delivery(play: Play) -> list[Asked]:
     """One that is not acknowledged, or one again that is."""
-    waiting = [one for one in play.bodies if one not in play.ledger.deliveries]
-    again = list(play.bodies) if play.choices.random() < 0.1 else []
+    waiting = [one for one in play.deliveries if one not in play.ledger.deliveries]
+    again = list(play.deliveries) if play.choices.random() < 0.1 else []
     if not waiting + again:
         return []
     delivery_id = play.choices.choice(again or waiting)
-    return [(any_life(play), messages.TakeIn(delivery_id, play.bodies[delivery_id]))]
+    return [(any_life(play), play.deliveries[delivery_id])]
 
 
 def working_events(play: Play) -> list[Asked]:
@@ -67,7 +67,7 @@ def a_dispatch(play: Play) -> list[Asked]:
     here = [agent.session for agent in play.agents if agent.life is life]
     free = {session: play.choices.randint(1, 3) for session in here if play.choices.random() < 0.8}
     gone = tuple(session for session in free if play.choices.random() < 0.1)
-    return [(life, messages.Dispatch(free, gone))] if free else []
+    return [(life, messages.Dispatch(free, gone, play.choices.random() < 0.5))] if free else []
 
 
 def frames(play: Play) -> list[Asked]:

@@ -79,8 +79,8 @@ class Play:
         self.leader = ""
         """Who has swept last."""
         self.agents = [Agent(f"agent-{number}", GPU if number == 3 else LINUX) for number in range(4)]
-        self.bodies: dict[str, bytes] = {}
-        """Of all deliveries, by their ids."""
+        self.deliveries: dict[str, messages.TakeIn] = {}
+        """All that was ever sent, by their ids."""
         self.told: deque[messages.Tell] = deque(maxlen=60)
         """The last frames of agents."""
         self.ledger = Ledger()
