@@ -32,8 +32,9 @@ async def made(pool: Pool[Record]) -> list[Made]:
         """,
         GROUP.name,
         GROUP.scope,
+        timeout=60,
     )
-    await pool.execute("analyze")
+    await pool.execute("analyze", timeout=60)
     return found
 
 

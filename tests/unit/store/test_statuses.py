@@ -12,10 +12,12 @@ _LIST = re.compile(r"\bstatus in \(([^)]*)\)")
 
 KNOWN = {
     JOBS_ON_AGENTS,
+    frozenset(map(str, TERMINAL_RUN)),  # whose slot in a group is free
     OPEN_RUNS,
     frozenset({"pending", "running"}),  # steps that have not ended; runs whose deadline counts
     frozenset({"pending", "queued", "recovering", "cancelling"}),  # jobs that wait, and say why
     frozenset(map(str, TERMINAL_RUN)),
+    frozenset({"queued", "running", "recovering", "cancelling"}),  # jobs that take up a place in a window
     frozenset({"active", "queued"}),  # of a concurrency group
     frozenset({"active", "queued", "completed", "cancelled"}),  # all of one
 }
