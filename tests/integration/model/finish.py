@@ -10,8 +10,10 @@ from tests.integration.model.database import DEADLINES
 from tests.integration.model.life import SERVICES
 from tests.integration.model.play import ENDS_JOBS, Asked, Play
 
-ROUNDS = 60
+ROUNDS = 400
 """In which all must be over."""
+STANDING = 30
+"""So many rounds after one another without any change, and nothing will ever change."""
 
 
 def finish(play: Play) -> None:
@@ -23,9 +25,10 @@ def finish(play: Play) -> None:
         play.live()
         before = play.seen
         play.fire(_everything(play), kills=number % 2 if number < 8 else 0)
-        if play.seen.quiet and play.ledger.deliveries >= play.deliveries.keys():
+        if (play.seen.quiet and play.ledger.deliveries >= play.deliveries.keys()) or standing > STANDING:
             break
-        standing = standing + 1 if play.seen.jobs == before.jobs else 0
+        unchanged = (play.seen.jobs, play.seen.rows) == (before.jobs, before.rows)
+        standing = standing + 1 if unchanged else 0
         play.forget_the_dead()
         play.let_pass("delays")
         if standing:
@@ -36,7 +39,7 @@ def finish(play: Play) -> None:
 def _let_time_pass(play: Play, standing: int) -> None:
     """So many rounds have changed nothing. What ends jobs comes last."""
     for what in DEADLINES:
-        if what not in ENDS_JOBS or (what == "waits" and standing > 3) or standing > 6:
+        if what not in ENDS_JOBS or (what == "waits" and standing > 5) or standing > 10:
             play.let_pass(what)
     play.fire([moves.sweep(play.lives[0], service) for service in sorted(SERVICES)], kills=0)
 
