@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Literal
 
 from msgspec import Struct
-from py_compile import PycInvalidationMode
 
 from tests.mutants.mutation import Mutation
 

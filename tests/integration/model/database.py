@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from psycopg.rows import dict_row
 
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_RUN, JobStatus, RunStatus
 from kici.engine.needs import Need
+from tests.integration.model.lives import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -152,12 +154,23 @@ class Database:
         self._db.close()
 
     def clear(self) -> None:
+        """Empty, once nobody is at work any more."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while self._others():
+            assert time.monotonic() < give_up_at, "somebody is still connected"
+            time.sleep(0.005)
         self._db.execute(
             """
             truncate event_log, event_payloads, execution_runs, execution_jobs, execution_job_needs, execution_steps,
                      dispatch_queue, agent_sessions, coordinators, leases, outbox, concurrency_groups cascade
             """
         )
+
+    def _others(self) -> bool:
+        found = self._db.execute(
+            "select true from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        return found.fetchone() is not None
 
     def expire(self, what: str, *, tenths: int = 10, salt: str = "") -> set[str]:
         """A deadline passes, for everybody or for some. Returns whom: ids of jobs or runs, names of agents."""
@@ -229,8 +242,9 @@ class Database:
                 """
                 select s.id::text, s.job_id::text, s.attempt, s.step_index, s.status,
                        s.status not in ('pending', 'running') and s.started_at is not null
-                       and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id) as uncompacted
-                  from execution_steps s
+                       and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id)
+                       and j.reused_from is null as uncompacted
+                  from execution_steps s join execution_jobs j on j.job_id = s.job_id
                 """
             ).fetchall()
         return Snapshot(
