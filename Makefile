@@ -37,7 +37,7 @@ format: $(VENV)/dev ## let ruff put the code in order
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
+bench: $(VENV)/bench ## measure (ONLY=name,name); writes build/bench.json
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 proofs: $(VENV)/dev ## the long proofs, in a short form
@@ -60,6 +60,10 @@ $(VENV)/bin/uv:
 
 $(VENV)/run: $(VENV)/bin/uv pyproject.toml
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[orchestrator]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --group bench
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run

@@ -25,6 +25,7 @@ from kici.wire.agent import (
     Welcome,
     agent_frames,
     orchestrator_frames,
+    unpack_agent,
 )
 
 T = TypeVar("T")
@@ -132,7 +133,8 @@ class Orchestrator:
             self._socket = socket
             self._changed.set()
             while True:
-                await self._heard(socket, agent_frames.decode(_bytes(await socket.recv())))
+                for frame in unpack_agent(_bytes(await socket.recv())):
+                    await self._heard(socket, frame)
                 self._changed.set()
         except ConnectionClosed:
             self._changed.set()

@@ -81,6 +81,16 @@ class Coordinator:
         self.access = Access(pool)
         self.login_error: Exception | None = None
         """Raised when a job's credentials are asked for."""
+        self.parts = Parts(
+            pool,
+            self.roster,
+            self.lease,
+            self.statuses,
+            self.logs,
+            self.notifier,
+            limits,
+            instance=self.instance,
+        )
         self.sockets = AgentSockets(
             Door(
                 pool,
@@ -92,16 +102,7 @@ class Coordinator:
                 agent_settings,
                 instance=self.instance,
             ),
-            Parts(
-                pool,
-                self.roster,
-                self.lease,
-                self.statuses,
-                self.logs,
-                self.notifier,
-                limits,
-                instance=self.instance,
-            ),
+            self.parts,
             agent_settings,
         )
         self.attention = Attention(pool, self.roster, self.listener, interval=interval)

@@ -27,7 +27,7 @@ from kici.wire.agent import (
     StepStatusChanged,
     Welcome,
     agent_frames,
-    orchestrator_frames,
+    unpack_orchestrator,
 )
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
 
@@ -212,7 +212,7 @@ class FakeAgent:
             while True:
                 data = await socket.recv()
                 assert isinstance(data, bytes)
-                self.got.append(orchestrator_frames.decode(data).body)
+                self.got += [frame.body for frame in unpack_orchestrator(data)]
                 self._changed.set()
         except ConnectionClosed as end:
             received = end.rcvd

@@ -18,11 +18,13 @@ from kici.agent.errors import TurnedAway
 from kici.agent.outbox import Outbox
 from kici.agent.silence import Silence
 from kici.wire.agent import (
+    MAX_PACK_BYTES,
     Ack,
     AgentFrame,
     Cancel,
     Dispatch,
     FromAgent,
+    FromOrchestrator,
     Goodbye,
     Heartbeat,
     HeartbeatAck,
@@ -31,6 +33,8 @@ from kici.wire.agent import (
     Welcome,
     agent_frames,
     orchestrator_frames,
+    pack,
+    unpack_orchestrator,
 )
 from kici.wire.close_codes import CloseCode
 from kici.wire.codec import MAX_MESSAGE_BYTES, UnreadableMessage
@@ -174,28 +178,37 @@ class Connection:
         while True:
             data = _binary(await ws.recv())
             try:
-                body = orchestrator_frames.decode(data).body
+                frames = unpack_orchestrator(data)
             except UnreadableMessage as error:
                 log.warning("left a message aside", reason=str(error))
                 continue
-            match body:
-                case Ack():
-                    self._outbox.settle(body)
-                case HeartbeatAck():
-                    self._silence.acknowledged(body.number)
-                case Dispatch():
-                    self._receiver.dispatched(body)
-                case Cancel():
-                    self._receiver.cancelled(body)
-                case LogWindow():
-                    self._outbox.set_window(body.bytes)
-                case Welcome():
-                    log.warning("left a second welcome aside")
+            for frame in frames:
+                self._hear(frame.body)
+
+    def _hear(self, body: FromOrchestrator) -> None:
+        match body:
+            case Ack():
+                self._outbox.settle(body)
+            case HeartbeatAck():
+                self._silence.acknowledged(body.number)
+            case Dispatch():
+                self._receiver.dispatched(body)
+            case Cancel():
+                self._receiver.cancelled(body)
+            case LogWindow():
+                self._outbox.set_window(body.bytes)
+            case Welcome():
+                log.warning("left a second welcome aside")
 
     async def _write(self, ws: ClientConnection) -> None:
         while True:
-            frame = await self._outbox.next()
-            await ws.send(agent_frames.encode(AgentFrame(frame.seq, frame.body)))
+            first = await self._outbox.next()
+            frames = [agent_frames.encode(AgentFrame(first.seq, first.body))]
+            size = len(frames[0])
+            while size < MAX_PACK_BYTES and (frame := self._outbox.take_status()) is not None:
+                frames.append(agent_frames.encode(AgentFrame(frame.seq, frame.body)))
+                size += len(frames[-1])
+            await ws.send(pack(frames))
 
     async def _beat(self, ws: ClientConnection, welcome: Welcome) -> None:
         """The first heartbeat goes at once: what the orchestrator knows of us counts from the last one it answers."""

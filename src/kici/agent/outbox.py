@@ -116,6 +116,10 @@ class Outbox:
             self._filled.clear()
             await self._filled.wait()
 
+    def take_status(self) -> Frame | None:
+        """A status that is to be sent now as well, if there is one; it counts as sent from here on."""
+        return self._take() if self._statuses else None
+
     def settle(self, ack: Ack) -> None:
         for seq in ack.seqs:
             self._settle(seq, None)

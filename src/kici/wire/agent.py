@@ -8,13 +8,18 @@ committed; it may acknowledge in any order. `Ack.refused` names frames that were
 they are not sent again. Numbers grow per `boot_id` and start at 1. The orchestrator's frames are not acknowledged: what
 it wants is in the database, and it repeats itself (`Dispatch` until the ack deadline, `Cancel` after every reconnect).
 
+A WebSocket message holds one frame, or several in their order (`pack`): what is to be sent at the same moment goes
+together.
+
 Every message about a job carries its `attempt`; one of an older attempt is refused.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
+import msgspec
 from msgspec import Struct
 
 from kici.wire.codec import Codec
@@ -240,3 +245,41 @@ class OrchestratorFrame(Struct, frozen=True, array_like=True):
 
 agent_frames: Codec[AgentFrame] = Codec(AgentFrame)
 orchestrator_frames: Codec[OrchestratorFrame] = Codec(OrchestratorFrame)
+
+MAX_PACK_BYTES = 65_536
+"""Of frames that go together in one message; a larger frame goes alone."""
+
+
+class _Pack(Struct, frozen=True):
+    frames: tuple[msgspec.Raw, ...]
+
+
+# Not structs: msgspec tells a frame, which is an array, from a dictionary, but not from another struct without a tag.
+class _AgentPack(TypedDict):
+    frames: tuple[AgentFrame, ...]
+
+
+class _OrchestratorPack(TypedDict):
+    frames: tuple[OrchestratorFrame, ...]
+
+
+_packs: Codec[_Pack] = Codec(_Pack)
+_from_agent: Codec[AgentFrame | _AgentPack] = Codec(AgentFrame | _AgentPack)
+_from_orchestrator: Codec[OrchestratorFrame | _OrchestratorPack] = Codec(OrchestratorFrame | _OrchestratorPack)
+
+
+def pack(frames: Sequence[bytes]) -> bytes:
+    """One message of frames that are encoded already, at least one."""
+    return frames[0] if len(frames) == 1 else _packs.encode(_Pack(tuple(map(msgspec.Raw, frames))))
+
+
+def unpack_agent(data: bytes) -> Sequence[AgentFrame]:
+    """The frames of one message from an agent. Raises `UnreadableMessage`."""
+    found = _from_agent.decode(data)
+    return (found,) if isinstance(found, AgentFrame) else found["frames"]
+
+
+def unpack_orchestrator(data: bytes | memoryview) -> Sequence[OrchestratorFrame]:
+    """The frames of one message from the orchestrator. Raises `UnreadableMessage`."""
+    found = _from_orchestrator.decode(data)
+    return (found,) if isinstance(found, OrchestratorFrame) else found["frames"]

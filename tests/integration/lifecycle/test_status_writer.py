@@ -269,12 +269,22 @@ async def test_times_of_an_agent_with_a_wrong_clock_are_corrected_and_never_in_t
 async def test_steps_that_are_open_end_with_their_job_and_their_logs_are_compacted(rig: Rig) -> None:
     made = await rig.make(job("build", steps=["one", "two", "three"]))
     await rig.begin(made)
-    await rig.step(made["build"], "success", 0)
+    await rig.step(made["build"], "success", 0, log_chunks=2)
     await rig.step(made["build"], "running", 1)
     await rig.end(made["build"], "failed")
     assert await made.steps("build") == {(1, 0): "success", (1, 1): "failed", (1, 2): "skipped"}
     payloads = await rig.pool.fetch("select payload from outbox where kind = 'compact_log' order by id")
-    assert [(row["payload"]["step_index"], row["payload"]["chunks"]) for row in payloads] == [(0, 0), (1, None)]
+    assert [(row["payload"]["step_index"], row["payload"]["chunks"]) for row in payloads] == [(0, 2), (1, None)]
+
+
+async def test_a_step_that_ends_without_a_log_has_it_closed_and_nothing_is_compacted(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    await rig.step(made["build"], "running")
+    assert await rig.pool.fetchval("select log_lines from execution_steps") is None
+    await rig.step(made["build"], "success")
+    assert await rig.pool.fetchval("select log_lines from execution_steps") == 0
+    assert await rig.pool.fetchval("select count(*) from outbox") == 0
 
 
 async def test_a_retry_inside_a_step_keeps_it_running(rig: Rig) -> None:

@@ -149,13 +149,14 @@ class _Agents:
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:
         return session_id in self.labels
 
-    def send(self, session_id: str, dispatch: wire.Dispatch) -> bool:
+    def send(self, session_id: str, job_id: str, attempt: int, dispatch: bytes) -> bool:
         if session_id in self.offer.gone:
             return False
-        kills = dispatch.kill_after_silence_s is not None
-        self.sent.append(
-            messages.Sent(session_id, dispatch.job_id, dispatch.run_id, dispatch.attempt, dispatch.name, kills)
-        )
+        body = wire.orchestrator_frames.decode(dispatch).body
+        assert isinstance(body, wire.Dispatch)
+        assert (body.job_id, body.attempt) == (job_id, attempt)
+        kills = body.kill_after_silence_s is not None
+        self.sent.append(messages.Sent(session_id, job_id, body.run_id, attempt, body.name, kills))
         return True
 
     def release(self, session_id: str, job_id: str, attempt: int) -> None:

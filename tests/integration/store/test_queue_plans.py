@@ -69,10 +69,8 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "putting in": (lambda db, lane: queue.enqueue(db, new_rows(2)), 200),
     "locking": (lambda db, lane: queue.lock(db, [FREE, CLAIMED]), 40),
     "which have a row": (lambda db, lane: queue.existing(db, [FREE]), 20),
-    "accepting": (lambda db, lane: queue.accept(db, [CLAIMED]), 120),
     "moving to another session": (lambda db, lane: queue.move(db, [CLAIMED], SESSION, 10), 120),
     "releasing": (lambda db, lane: queue.release(db, [Release(CLAIMED, expires_s=60, why="lost")]), 150),
-    "deleting": (lambda db, lane: queue.delete(db, [CLAIMED]), 60),
     "claims of a session": (lambda db, lane: queue.claims_of(db, [SESSION]), 60),
     # sweepers
     "claims without an answer": (lambda db, lane: queue.find_unacknowledged(db, 200), 60),
@@ -104,7 +102,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "who holds a group": (lambda db, lane: waits.holders(db, [("k", "g")]), 40),
     "how many of a fan-out run": (lambda db, lane: waits.in_flight(db, [CROWD_RUN]), 60),
     "connected agents": (lambda db, lane: sessions.connected(db), 400),
-    "known labels": (lambda db, lane: known_labels.read(db), 60),
+    "known labels": (lambda db, lane: known_labels.read(db), 400),
     "the claimed, by repository": (lambda db, lane: queue_stats_view.read_claimed(db), 60),
 }
 

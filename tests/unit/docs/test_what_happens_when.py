@@ -10,7 +10,8 @@ PAGE = ROOT / "docs" / "operator" / "what-happens-when.md"
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "| shown by |" not in line]
+    failures, _, _ = PAGE.read_text().partition("\n## Proofs")
+    rows = [line for line in failures.splitlines() if line.startswith("| ") and "| shown by |" not in line]
     assert len(rows) > 25
     for row in rows:
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -47,22 +47,49 @@ class Attention:
         self._roster = roster
         self._on_pass = on_pass
         self._pace = Pace(interval)
+        self._interval = interval.total_seconds()
+        self._looked_at_all = float("-inf")
+        self._known: set[str] = set()
+        """Sessions that were looked at."""
+        self._told_of: set[str] = set()
         listener.subscribe(notify.CANCEL, self._told)
         roster.on_connect.append(self._pace.wake)
 
     def _told(self, session_ids: set[str]) -> None:
-        if not session_ids or any(self._roster.get(one) for one in session_ids):
+        mine = {one for one in session_ids if self._roster.get(one)}
+        if not session_ids:
+            self._looked_at_all = float("-inf")
+        self._told_of |= mine
+        if mine or not session_ids:
             self._pace.wake()
 
     async def run(self) -> None:
         async for _ in self._pace:
             try:
-                self._on_pass(await self.run_once())
+                self._on_pass(await self._look())
             except Unavailable as error:
                 log.info("agents are told later what to stop", reason=str(error))
 
-    async def run_once(self) -> Pass:
-        agents = {agent.session_id: agent for agent in self._roster.all() if agent.link is not None}
+    async def _look(self) -> Pass:
+        """At all agents once in an interval, in between at those that are new or were told of: when thousands come back
+        together, each of them must not make us look at all."""
+        now = self._roster.clock()
+        if now - self._looked_at_all >= 0.8 * self._interval:
+            self._looked_at_all = now
+            return await self.run_once()
+        there = {agent.session_id for agent in self._roster.all() if agent.link is not None}
+        return await self.run_once((there - self._known) | (there & self._told_of))
+
+    async def run_once(self, only: Collection[str] | None = None) -> Pass:
+        """At all agents, or `only` those of these sessions."""
+        agents = {
+            agent.session_id: agent
+            for agent in self._roster.all()
+            if agent.link is not None and (only is None or agent.session_id in only)
+        }
+        self._told_of -= agents.keys()
+        if only is None:
+            self._known.clear()
         if not agents:
             return Pass(0, 0)
         held = {session_id: dict(agent.held) for session_id, agent in agents.items()}
@@ -70,6 +97,7 @@ class Attention:
             states = await sessions.states(db, agents)
             stops = await jobs.to_stop(db, agents)
             rows = await queue.claims_of(db, agents)
+        self._known |= agents.keys()
         superseded = 0
         for session_id, agent in agents.items():
             if agent.link is not None and session_id in states and states[session_id].closed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from msgspec import Struct
@@ -48,7 +48,8 @@ class OwnLease(Protocol):
 
 
 class Statuses(Protocol):
-    async def submit(self, session: SessionRef, frame: StatusFrame) -> Answer: ...
+    def put(self, session: SessionRef, frame: StatusFrame, on_answer: Callable[[Answer], None]) -> None:
+        """`on_answer` is told after the commit. Frames of one job are applied in the order of the calls."""
 
 
 class Logs(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 
 import structlog
 from asyncpg import Pool, Record
@@ -15,12 +17,13 @@ from kici.orchestrator.agents.log_windows import LogWindows
 from kici.orchestrator.agents.roster import Agent, Roster
 from kici.orchestrator.errors import LeaseLost, Unavailable
 from kici.orchestrator.lifecycle import agent_sessions
-from kici.orchestrator.lifecycle.frames import Refused, StatusFrame, Superseded
+from kici.orchestrator.lifecycle.frames import Answer, Refused, StatusFrame, Superseded
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.wakes import Notifies
 from kici.orchestrator.store import sessions
 from kici.orchestrator.store.database import is_away, is_transient, transaction
 from kici.wire.agent import (
+    AgentFrame,
     Goodbye,
     Heartbeat,
     Hello,
@@ -29,7 +32,7 @@ from kici.wire.agent import (
     JobStatusChanged,
     LogChunk,
     StepStatusChanged,
-    agent_frames,
+    unpack_agent,
 )
 from kici.wire.close_codes import CloseCode
 
@@ -85,7 +88,8 @@ class Conversation:
         self._parts = parts
         self._receive = receive
         self._unanswered_bytes = 0
-        self._unanswered: set[asyncio.Task[None]] = set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
         self._beat = asyncio.Event()
         self._heartbeat = Heartbeat(0)
         self._draining = agent.draining
@@ -107,35 +111,45 @@ class Conversation:
     async def _read(self, group: asyncio.TaskGroup) -> None:
         while True:
             data = await self._receive()
-            frame = agent_frames.decode(data)
             self._agent.heard_at = self._parts.roster.clock()
-            match frame.body:
-                case Heartbeat():
-                    self._heartbeat = frame.body
-                    self._beat.set()
-                case JobAccepted() | JobRejected() | StepStatusChanged() | JobStatusChanged():
-                    self._note(frame.body)
-                    self._answer(group, self._status(frame.seq, frame.body), len(data))
-                case LogChunk():
-                    self._answer(group, self._log(frame.seq, frame.body), len(data))
-                case Goodbye(reason):
-                    await self._leave(reason)
-                case Hello():
-                    raise Closing(CloseCode.INVALID_MESSAGE, "a second hello on the same socket")
+            frames = unpack_agent(data)
+            size = max(1, len(data) // max(1, len(frames)))
+            for frame in frames:
+                await self._hear(group, frame, size)
+
+    async def _hear(self, group: asyncio.TaskGroup, frame: AgentFrame, size: int) -> None:
+        match frame.body:
+            case Heartbeat():
+                self._heartbeat = frame.body
+                self._beat.set()
+            case JobAccepted() | JobRejected() | StepStatusChanged() | JobStatusChanged():
+                self._note(frame.body)
+                self._count_unanswered(size)
+                self._parts.statuses.put(
+                    self._agent.ref, frame.body, partial(self._on_status, frame.seq, frame.body, size)
+                )
+            case LogChunk():
+                self._answer(group, self._log(frame.seq, frame.body), size)
+            case Goodbye(reason):
+                await self._leave(reason)
+            case Hello():
+                raise Closing(CloseCode.INVALID_MESSAGE, "a second hello on the same socket")
 
     def _answer(self, group: asyncio.TaskGroup, answering: Coroutine[None, None, None], size: int) -> None:
-        """Beside the reading. Frames of one job are applied in the order in which they are handed over here."""
-        task = group.create_task(answering)
-        self._unanswered.add(task)
+        """Beside the reading."""
+        self._count_unanswered(size)
+        group.create_task(answering).add_done_callback(lambda _: self._answered(size))
+
+    def _count_unanswered(self, size: int) -> None:
         self._unanswered_bytes += size
-
-        def answered(task: asyncio.Task[None]) -> None:
-            self._unanswered.discard(task)
-            self._unanswered_bytes -= size
-
-        task.add_done_callback(answered)
+        self._all_answered.clear()
         if self._unanswered_bytes > MAX_UNANSWERED_BYTES:
             raise Closing(CloseCode.INVALID_MESSAGE, "more unanswered frames than the windows allow")
+
+    def _answered(self, size: int) -> None:
+        self._unanswered_bytes -= size
+        if not self._unanswered_bytes:
+            self._all_answered.set()
 
     def _note(self, frame: StatusFrame) -> None:
         """Before anything is committed: the agent has answered, it is not to blame if the database is slow."""
@@ -146,17 +160,17 @@ class Conversation:
         if isinstance(frame, JobRejected):
             self._parts.roster.rest(self._agent)
 
-    async def _status(self, seq: int, frame: StatusFrame) -> None:
-        answer = await self._parts.statuses.submit(self._agent.ref, frame)
-        match answer:
-            case Superseded():
-                self._link.close(CloseCode.SUPERSEDED, "a newer socket of this agent took over")
-                return
-            case Refused(reason):
-                log.info("refused a message", agent=self._agent.agent_id, job=frame.job_id, reason=reason)
-                self._link.acknowledge(seq, reason)
-            case _:
-                self._link.acknowledge(seq)
+    def _on_status(self, seq: int, frame: StatusFrame, size: int, answer: Answer) -> None:
+        """After the commit; perhaps after the socket's end, when the agent sends the frame again over another."""
+        self._answered(size)
+        if isinstance(answer, Superseded):
+            self._link.close(CloseCode.SUPERSEDED, "a newer socket of this agent took over")
+            return
+        if isinstance(answer, Refused):
+            log.info("refused a message", agent=self._agent.agent_id, job=frame.job_id, reason=answer.reason)
+            self._link.acknowledge(seq, answer.reason)
+        else:
+            self._link.acknowledge(seq)
         over = isinstance(frame, JobRejected) or (isinstance(frame, JobStatusChanged) and frame.status in TERMINAL_JOB)
         if over or (isinstance(answer, Refused) and isinstance(frame, JobAccepted)):
             self._parts.roster.release(self._agent.session_id, frame.job_id, frame.attempt)
@@ -177,8 +191,9 @@ class Conversation:
 
     async def _leave(self, reason: str) -> None:
         log.info("agent left", agent=self._agent.agent_id, session=self._agent.session_id, reason=reason)
-        if self._unanswered:
-            await asyncio.wait(self._unanswered, timeout=GOODBYE_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._all_answered.wait()
         async with transaction(self._parts.pool) as db:
             await sessions.hold_lease(db, self._parts.instance)
             wakes = await agent_sessions.leave(db, self._parts.limits, self._agent.session_id)

@@ -22,6 +22,9 @@ class Link(Protocol):
 
     def send(self, body: Dispatch | Cancel) -> None: ...
 
+    def send_encoded(self, frame: bytes) -> None:
+        """A frame as it goes over the wire."""
+
     def close(self, code: CloseCode, reason: str) -> None: ...
 
 
@@ -88,13 +91,16 @@ class Roster:
         self.on_free: Callable[[], None] = lambda: None
         self.on_connect: list[Callable[[], None]] = []
         self._agents: dict[str, Agent] = {}
+        self._newest: dict[str, Agent] = {}
+        """By the agent's name: it has one session here at most."""
 
     def add(self, agent: Agent) -> list[Agent]:
         """A session has been opened. Returns the older ones of the same agent, which it supersedes."""
-        older = [other for other in self._agents.values() if other.agent_id == agent.agent_id]
-        for other in older:
-            del self._agents[other.session_id]
-        self._agents[agent.session_id] = agent
+        newest = self._newest.get(agent.agent_id)
+        older = [newest] if newest is not None and newest.session_id in self._agents else []
+        for one in older:
+            del self._agents[one.session_id]
+        self._agents[agent.session_id] = self._newest[agent.agent_id] = agent
         return older
 
     def connect(self, agent: Agent, link: Link) -> None:
@@ -104,7 +110,9 @@ class Roster:
         self.on_free()
 
     def remove(self, session_id: str) -> None:
-        self._agents.pop(session_id, None)
+        agent = self._agents.pop(session_id, None)
+        if agent is not None and self._newest.get(agent.agent_id) is agent:
+            del self._newest[agent.agent_id]
 
     def get(self, session_id: str) -> Agent | None:
         return self._agents.get(session_id)
@@ -148,13 +156,14 @@ class Roster:
         agent.held[job_id] = Held(attempt)
         return True
 
-    def send(self, session_id: str, dispatch: Dispatch) -> bool:
+    def send(self, session_id: str, job_id: str, attempt: int, dispatch: bytes) -> bool:
+        """The encoded frame of a dispatch. False: the agent is gone."""
         agent = self._agents.get(session_id)
         if agent is None or agent.link is None:
             return False
-        held = agent.held.setdefault(dispatch.job_id, Held(dispatch.attempt))
+        held = agent.held.setdefault(job_id, Held(attempt))
         held.sent_at = self.clock()
-        agent.link.send(dispatch)
+        agent.link.send_encoded(dispatch)
         return True
 
     def release(self, session_id: str, job_id: str, attempt: int) -> None:

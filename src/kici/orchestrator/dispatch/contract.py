@@ -7,8 +7,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from kici.wire.agent import Dispatch
-
 
 class IdleAgent(Protocol):
     @property
@@ -36,8 +34,8 @@ class Agents(Protocol):
     def hold(self, session_id: str, job_id: str, attempt: int) -> bool:
         """The job takes up a slot from now on. False: the agent is gone."""
 
-    def send(self, session_id: str, dispatch: Dispatch) -> bool:
-        """False: the agent is gone."""
+    def send(self, session_id: str, job_id: str, attempt: int, dispatch: bytes) -> bool:
+        """The encoded frame of a dispatch. False: the agent is gone."""
 
     def release(self, session_id: str, job_id: str, attempt: int) -> None: ...
 

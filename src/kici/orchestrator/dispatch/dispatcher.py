@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
@@ -16,7 +17,7 @@ from prometheus_client import Counter, Histogram
 from kici.engine.lifecycle import JobEvent
 from kici.errors import KiciError
 from kici.orchestrator.dispatch import open_lanes, orders
-from kici.orchestrator.dispatch.contract import Agents, CloneLogins, Hears
+from kici.orchestrator.dispatch.contract import Agents, CloneLogins, Hears, Login
 from kici.orchestrator.dispatch.open_lanes import OpenLanes
 from kici.orchestrator.dispatch.shares import Wish
 from kici.orchestrator.errors import Unavailable
@@ -148,47 +149,63 @@ class Dispatcher:
     async def _send(
         self, claims: Sequence[Claimed], details: Mapping[str, jobs.Orders], tokens: Mapping[str, str]
     ) -> int:
-        """Slots are taken before anything is awaited. Each job is prepared beside the others."""
-        gone = [claim for claim in claims if not self._agents.hold(claim.session_id, claim.job_id, claim.attempt)]
-        there = [claim for claim in claims if claim not in gone]
-        async with asyncio.TaskGroup() as group:
-            sending = [
-                group.create_task(self._try_one(claim, details.get(claim.job_id), tokens[claim.token_hash]))
-                for claim in there
-            ]
-        back = gone + [claim for claim, sent in zip(there, sending, strict=True) if not sent.result()]
+        """Slots are taken before anything is awaited. A repository whose credentials take long holds up only itself."""
+        if not claims:
+            return 0
+        back: list[Claimed] = []
+        repositories: defaultdict[tuple[str, str], list[tuple[Claimed, jobs.Orders]]] = defaultdict(list)
+        for claim in claims:
+            job = details.get(claim.job_id)
+            if not self._agents.hold(claim.session_id, claim.job_id, claim.attempt):
+                back.append(claim)
+            elif job is None:
+                await self._fail(claim, "what is stored of the job cannot be read: see the orchestrator's log")
+            else:
+                repositories[job.routing_key, job.clone_url].append((claim, job))
+        for unsent in await asyncio.gather(
+            *(self._send_those_of(*repository, found, tokens) for repository, found in repositories.items())
+        ):
+            back += unsent
         if back:
             await self._give_back(back)
         sent = len(claims) - len(back)
         DISPATCHED.inc(sent)
+        log.info("dispatched", jobs=sent, first=claims[0].job_id, run=claims[0].run_id)
         return sent
 
-    async def _try_one(self, claim: Claimed, details: jobs.Orders | None, token: str) -> bool:
-        """False: the claim is to go back."""
-        if details is None:
-            await self._fail(claim, "what is stored of the job cannot be read: see the orchestrator's log")
-            return True
+    async def _send_those_of(
+        self,
+        routing_key: str,
+        clone_url: str,
+        claims: Sequence[tuple[Claimed, jobs.Orders]],
+        tokens: Mapping[str, str],
+    ) -> list[Claimed]:
+        """Returns the claims that are to go back."""
+        all_of_them = [claim for claim, _ in claims]
         try:
-            return await self._send_one(claim, details, token)
+            login = await self._logins(routing_key, clone_url)
+        except Unavailable as error:
+            log.warning("claims go back: no credentials for the clone", routing_key=routing_key, reason=str(error))
+            return all_of_them
+        except KiciError as error:
+            for claim in all_of_them:
+                await self._fail(claim, f"the credentials for its repository cannot be used: {error}")
+            return []
+        except Exception:
+            log.exception("the credentials of a repository could not be asked for", routing_key=routing_key)
+            return all_of_them
+        return [claim for claim, job in claims if not self._send_one(claim, job, tokens[claim.token_hash], login)]
+
+    def _send_one(self, claim: Claimed, job: jobs.Orders, token: str, login: Login) -> bool:
+        """False: the claim is to go back."""
+        try:
+            frame = orders.dispatch(job, claim, token, login, limits=self._limits, place=self._place)
         except Exception:
             # One job's accident must not keep the others that were claimed with it from being sent.
             log.exception("a job could not be sent", job=claim.job_id, run=claim.run_id)
             return False
-
-    async def _send_one(self, claim: Claimed, details: jobs.Orders, token: str) -> bool:
-        try:
-            login = await self._logins(details.routing_key, details.clone_url)
-        except Unavailable as error:
-            log.warning("a claim goes back: no credentials for the clone", job=claim.job_id, reason=str(error))
-            return False
-        except KiciError as error:
-            await self._fail(claim, f"the credentials for its repository cannot be used: {error}")
-            return True
-        message = orders.dispatch(details, claim, token, login, limits=self._limits, place=self._place)
-        sent = self._agents.send(claim.session_id, message)
-        if sent:
-            log.info("dispatched", job=claim.job_id, run=claim.run_id, attempt=claim.attempt, session=claim.session_id)
-        return sent
+        log.debug("dispatched", job=claim.job_id, run=claim.run_id, attempt=claim.attempt, session=claim.session_id)
+        return self._agents.send(claim.session_id, claim.job_id, claim.attempt, frame)
 
     async def _give_back(self, claims: Sequence[Claimed]) -> None:
         for claim in claims:

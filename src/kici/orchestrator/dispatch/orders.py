@@ -43,9 +43,8 @@ def context(orders: Orders, attempt: int, place: Place) -> JobContext:
     )
 
 
-def dispatch(
-    orders: Orders, claimed: Claimed, job_token: str, login: Login, *, limits: Limits, place: Place
-) -> Dispatch:
+def dispatch(orders: Orders, claimed: Claimed, job_token: str, login: Login, *, limits: Limits, place: Place) -> bytes:
+    """The frame that is sent."""
     alone = starts_by_itself(policy=orders.retry_on_infra, used=claimed.used, limits=limits)
     message = Dispatch(
         run_id=orders.run_id,
@@ -68,6 +67,7 @@ def dispatch(
         kill_after_silence_s=limits.recovery_s if alone else None,
         timeout_ms=orders.definition.timeout_ms or limits.job_timeout_ms,
     )
-    if len(orchestrator_frames.encode(OrchestratorFrame(message))) > MAX_DISPATCH_BYTES:
-        return replace(message, context=None)
-    return message
+    frame = orchestrator_frames.encode(OrchestratorFrame(message))
+    if len(frame) > MAX_DISPATCH_BYTES:
+        return orchestrator_frames.encode(OrchestratorFrame(replace(message, context=None)))
+    return frame

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from kici.engine.lifecycle import JobEvent, Rejected, RunEvent
 from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.store import jobs, queue, run_states, steps
+from kici.orchestrator.store import attempts, steps
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance
 
@@ -36,12 +36,16 @@ async def accept(db: Db, locked: Locked, acceptances: Sequence[Acceptance]) -> d
         taken.append(one)
     if taken:
         limits = locked.limits
-        await jobs.accept(db, taken, timeout_ms=limits.job_timeout_ms, margin_s=limits.timeout_margin_s)
-        await queue.accept(db, [one.job_id for one in taken])
+        await attempts.accept(
+            db,
+            taken,
+            starting=_starting(locked, {locked.jobs[one.job_id].run_id for one in taken}),
+            timeout_ms=limits.job_timeout_ms,
+            margin_s=limits.timeout_margin_s,
+        )
         later = [(one.job_id, one.attempt) for one in taken if one.attempt > 1]
         if later:
             await steps.begin_attempt(db, later)
-        await _start_runs(db, locked, {locked.jobs[one.job_id].run_id for one in taken})
     return refused
 
 
@@ -55,11 +59,9 @@ def _reason_against(locked: Locked, one: Acceptance) -> str:
     return status.reason if isinstance(status, Rejected) else ""
 
 
-async def _start_runs(db: Db, locked: Locked, run_ids: set[str]) -> None:
-    started = [
+def _starting(locked: Locked, run_ids: set[str]) -> list[str]:
+    return [
         run_id
         for run_id in run_ids
         if run_id in locked.runs and not isinstance(locked.move_run(run_id, RunEvent.START), Rejected)
     ]
-    if started:
-        await run_states.start(db, started)

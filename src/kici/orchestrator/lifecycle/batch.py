@@ -8,10 +8,10 @@ from typing import TypeVar
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
 from kici.orchestrator.lifecycle import accept, end, requeue, steps
 from kici.orchestrator.lifecycle.deadlines import ends_as
-from kici.orchestrator.lifecycle.frames import Busy, Item, Outcome, Refused, Superseded, Taken
+from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
-from kici.orchestrator.lifecycle.locked import Locked, lock_free_runs
-from kici.orchestrator.store import jobs, queue, sessions, storable
+from kici.orchestrator.lifecycle.locked import Locked, in_free_scopes
+from kici.orchestrator.store import attempts, jobs, queue, sessions, storable
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance, Job
 from kici.orchestrator.store.steps import StepWrite
@@ -37,6 +37,8 @@ class Batch:
     def __init__(self, limits: Limits, items: Sequence[Item]) -> None:
         self.locked = Locked(limits)
         self.outcomes: dict[int, Outcome] = {}
+        self.repeated = 0
+        """Items that told what was known."""
         self._items = items
         self._runs: dict[str, str] = {}
 
@@ -48,6 +50,7 @@ class Batch:
         await self._record_steps(db)
         await self._begin_cancelling(db)
         await self._end(db)
+        await steps.note_user_code(db, self.locked)
 
     def _open(self) -> Iterable[Item]:
         return [item for item in self._items if item.number not in self.outcomes]
@@ -74,22 +77,23 @@ class Batch:
         places = await jobs.whereabouts(db, {item.job_id for item in self._open()})
         for item in self._open():
             if item.job_id not in places:
-                self.outcomes[item.number] = Refused(f"there is no job {item.job_id}")
+                self.outcomes[item.number] = Refused(f"there is no job {item.job_id}", Kind.UNKNOWN)
         self._runs = {job_id: place.run_id for job_id, place in places.items()}
         with_run = {item.job_id for item in self._open() if _touches_run(item, places[item.job_id].run_status)}
         with_row = {item.job_id for item in self._open() if _touches_queue(item)}
-        self.locked.runs = await lock_free_runs(db, [places[job_id] for job_id in with_run])
-        free = {
-            item.job_id
-            for item in self._open()
-            if item.job_id not in with_run or self._runs[item.job_id] in self.locked.runs
-        }
-        self.locked.jobs = await jobs.lock(db, free, skip_locked=True)
-        held = with_row & self.locked.jobs.keys()
-        if held:
-            self.locked.queue = await queue.lock(db, held, skip_locked=True)
-            for job_id in await queue.existing(db, held - self.locked.queue.keys()):
-                del self.locked.jobs[job_id]
+        free = await attempts.lock_free(
+            db,
+            runs=await in_free_scopes(db, [places[job_id] for job_id in with_run]),
+            job_ids={item.job_id for item in self._open()},
+            with_run=with_run,
+            with_row=with_row,
+        )
+        self.locked.runs = {run.run_id: run for run in free.runs}
+        self.locked.jobs = {job.job_id: job for job in free.jobs}
+        self.locked.queue = {row.id: row for row in free.rows}
+        missing = (with_row & self.locked.jobs.keys()) - self.locked.queue.keys()
+        for job_id in await queue.existing(db, missing) if missing else ():
+            del self.locked.jobs[job_id]
         for job_id in {item.job_id for item in self._open()} - self.locked.jobs.keys():
             self._put_off(job_id)
 
@@ -105,15 +109,21 @@ class Batch:
         for item, frame in self._of(JobAccepted):
             job = self.locked.jobs[item.job_id]
             if job.attempt == frame.attempt and job.session_id == item.session.id:
-                self.outcomes[item.number] = Taken()
+                self._told_before(item)
             elif item.job_id in asked:
                 self.outcomes[item.number] = Busy()
             else:
                 acceptance = Acceptance(item.job_id, frame.attempt, item.session.id, item.session.agent_id)
                 asked[item.job_id] = item, acceptance
+        if not asked:
+            return
         refused = await accept.accept(db, self.locked, [acceptance for _, acceptance in asked.values()])
         for job_id, (item, _) in asked.items():
-            self.outcomes[item.number] = Refused(refused[job_id]) if job_id in refused else Taken()
+            self.outcomes[item.number] = Refused(refused[job_id], Kind.ATTEMPT) if job_id in refused else Taken()
+
+    def _told_before(self, item: Item) -> None:
+        self.outcomes[item.number] = Taken()
+        self.repeated += 1
 
     async def _give_back(self, db: Db) -> None:
         backs: dict[str, str] = {}
@@ -132,9 +142,9 @@ class Batch:
     async def _record_steps(self, db: Db) -> None:
         told: list[tuple[Item, StepWrite]] = []
         for item, frame in self._of(StepStatusChanged):
-            reason = self._against(item, frame.attempt)
-            if reason:
-                self.outcomes[item.number] = Refused(reason)
+            refusal = self._against(item, frame.attempt)
+            if refusal:
+                self.outcomes[item.number] = refusal
                 continue
             change = self._step_write(item, frame)
             if isinstance(change, Refused):
@@ -143,7 +153,7 @@ class Batch:
             told.append((item, change))
         answers = await steps.record(db, self.locked, [change for _, change in told])
         for (item, _), reason in zip(told, answers, strict=True):
-            self.outcomes[item.number] = Refused(reason) if reason else Taken()
+            self.outcomes[item.number] = Refused(reason, Kind.ENDED) if reason else Taken()
 
     def _step_write(self, item: Item, frame: StepStatusChanged) -> StepWrite | Refused:
         try:
@@ -175,10 +185,10 @@ class Batch:
         for item, frame in self._of(JobStatusChanged):
             if frame.status != JobStatus.CANCELLING:
                 continue
-            reason = self._against(item, frame.attempt)
+            refusal = self._against(item, frame.attempt)
             job = self.locked.jobs[item.job_id]
-            self.outcomes[item.number] = Refused(reason) if reason else Taken()
-            if not reason and not job.ended and job.status is not JobStatus.CANCELLING:
+            self.outcomes[item.number] = refusal or Taken()
+            if not refusal and not job.ended and job.status is not JobStatus.CANCELLING:
                 self.locked.move_job(item.job_id, JobEvent.CANCEL_GRACEFUL)
                 begun.add(item.job_id)
         if begun:
@@ -187,36 +197,40 @@ class Batch:
     async def _end(self, db: Db) -> None:
         ends: dict[str, tuple[Item, end.End]] = {}
         for item, frame in self._of(JobStatusChanged):
-            reason = self._against(item, frame.attempt)
+            refusal = self._against(item, frame.attempt)
             job = self.locked.jobs[item.job_id]
-            if reason:
-                self.outcomes[item.number] = Refused(reason)
+            if refusal:
+                self.outcomes[item.number] = refusal
             elif frame.status not in _EVENTS:
                 self.outcomes[item.number] = Refused(f"an agent cannot end a job as {frame.status!r}")
             elif job.ended:
-                same = job.status == ends_as(job.timed_out, frame.status)
-                self.outcomes[item.number] = Taken() if same else Refused(f"the job has already ended as {job.status}")
+                if job.status == ends_as(job.timed_out, frame.status):
+                    self._told_before(item)
+                else:
+                    self.outcomes[item.number] = Refused(f"the job has already ended as {job.status}", Kind.ENDED)
             elif item.job_id in ends:
                 self.outcomes[item.number] = Busy()
             else:
                 ends[item.job_id] = item, _end_of(job, frame)
+        if not ends:
+            return
         refused = await end.end(db, self.locked, [one for _, one in ends.values()])
         for job_id, (item, _) in ends.items():
-            self.outcomes[item.number] = Refused(refused[job_id]) if job_id in refused else Taken()
+            self.outcomes[item.number] = Refused(refused[job_id], Kind.ENDED) if job_id in refused else Taken()
 
-    def _against(self, item: Item, attempt: int) -> str:
-        """The fence: why a frame about this attempt is not taken; empty if it is the current one of this session."""
+    def _against(self, item: Item, attempt: int) -> Refused | None:
+        """The fence: why a frame about this attempt is not taken; None if it is the current one of this session."""
         job = self.locked.jobs[item.job_id]
         if attempt < job.attempt:
-            return f"attempt {attempt} is over: the job is at attempt {job.attempt}"
+            return Refused(f"attempt {attempt} is over: the job is at attempt {job.attempt}", Kind.ATTEMPT)
         if attempt > job.attempt:
-            return f"attempt {attempt} was not accepted"
+            return Refused(f"attempt {attempt} was not accepted", Kind.ATTEMPT)
         if job.session_id is None:
             over = f"the job has ended as {job.status}" if job.ended else "the job waits for its next attempt"
-            return f"attempt {attempt} is over: {over}"
+            return Refused(f"attempt {attempt} is over: {over}", Kind.ATTEMPT)
         if job.session_id != item.session.id:
-            return f"attempt {attempt} belongs to another agent"
-        return ""
+            return Refused(f"attempt {attempt} belongs to another agent", Kind.SESSION)
+        return None
 
 
 def _touches_run(item: Item, run_status: str) -> bool:

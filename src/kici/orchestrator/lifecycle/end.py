@@ -11,7 +11,7 @@ from kici.orchestrator.lifecycle import concurrency, fan_out, needs, run_end, st
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.start import enqueue, start
-from kici.orchestrator.store import jobs, queue
+from kici.orchestrator.store import jobs
 from kici.orchestrator.store.concurrency import Group
 from kici.orchestrator.store.database import Db
 
@@ -75,16 +75,21 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
             continue
         if not one.reported:
             locked.jobs[one.job_id] = replace(locked.jobs[one.job_id], session_id=None)
-        written.append(jobs.Ending(one.job_id, status, one.error, one.outputs, one.init_failure, reported=one.reported))
-    if written:
-        ids = [one.job_id for one in written]
-        await jobs.end(db, written)
-        await queue.delete(db, ids)
-        for job_id in ids:
-            locked.queue.pop(job_id, None)
-        await steps.settle(
-            db, locked, [locked.jobs[job_id] for job_id in ids], error={one.job_id: one.error for one in written}
+        written.append(
+            jobs.Ending(
+                one.job_id,
+                status,
+                one.error,
+                one.outputs,
+                one.init_failure,
+                reported=one.reported,
+                user_code_began=locked.jobs[one.job_id].user_code_began,
+            )
         )
+    if written:
+        await steps.end_with(db, locked, written)
+        for ending in written:
+            locked.queue.pop(ending.job_id, None)
     return refused
 
 

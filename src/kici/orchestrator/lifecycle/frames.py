@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -35,10 +36,27 @@ class Taken(Struct, frozen=True, tag=True):
     """Committed, or told before, or of no consequence any more."""
 
 
+class Kind(StrEnum):
+    """Of refusals, for those who count them."""
+
+    ATTEMPT = "attempt"
+    """An older attempt, or one that was never given."""
+    SESSION = "session"
+    """Another agent has the job."""
+    ENDED = "ended"
+    """The job or the step has ended otherwise."""
+    UNKNOWN = "unknown"
+    """There is no such job."""
+    INVALID = "invalid"
+    POISON = "poison"
+    """It could not be stored."""
+
+
 class Refused(Struct, frozen=True, tag=True):
     """Thrown away for good."""
 
     reason: str
+    kind: Kind = Kind.INVALID
 
 
 class Superseded(Struct, frozen=True, tag=True):

@@ -36,6 +36,8 @@ class Locked:
         self.jobs: dict[str, Job] = {}
         self.queue: dict[str, QueueRow] = {}
         self.wakes = Wakes()
+        self.user_code_began: set[str] = set()
+        """Jobs of which that is noted above, and to be written unless they end in this transaction."""
         self._waits = waits
 
     def move_job(self, job_id: str, event: JobEvent) -> JobStatus | Rejected:
@@ -127,10 +129,13 @@ async def lock_runs(db: Db, limits: Limits, run_ids: Collection[str], *, ended_j
 
 async def lock_free_runs(db: Db, places: Iterable[Place]) -> dict[str, Run]:
     """Lock the runs of these places with their scopes. Those of which either is locked elsewhere are missing."""
-    wanted = {place.run_id: place.scope for place in places}
-    if not wanted:
-        return {}
-    scopes = {scope for scope in wanted.values() if scope}
-    free = await concurrency.try_lock_scopes(db, scopes)
-    runs = {run_id for run_id, scope in wanted.items() if not scope or scope in free}
+    runs = await in_free_scopes(db, places)
     return await run_states.lock(db, runs, skip_locked=True) if runs else {}
+
+
+async def in_free_scopes(db: Db, places: Iterable[Place]) -> set[str]:
+    """Lock the scopes of these places. Returns the runs whose scope could be locked at once, or that have none."""
+    wanted = {place.run_id: place.scope for place in places}
+    scopes = {scope for scope in wanted.values() if scope}
+    free = await concurrency.try_lock_scopes(db, scopes) if scopes else set()
+    return {run_id for run_id, scope in wanted.items() if not scope or scope in free}

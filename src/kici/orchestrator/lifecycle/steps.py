@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,10 +15,11 @@ from kici.engine.lifecycle import (
     step_transition,
 )
 from kici.orchestrator.lifecycle.locked import Locked
-from kici.orchestrator.store import jobs, outbox, steps
+from kici.orchestrator.store import attempts, jobs, outbox, steps
 from kici.orchestrator.store.database import Db
-from kici.orchestrator.store.jobs import Job
-from kici.orchestrator.store.steps import Settlement, StepKey, StepWrite
+from kici.orchestrator.store.jobs import Ending
+from kici.orchestrator.store.outbox import Put
+from kici.orchestrator.store.steps import Settled, Settlement, StepKey, StepWrite
 
 COMPACT_LOG = "compact_log"
 LATE_CHUNKS_S = 5.0
@@ -44,6 +44,8 @@ async def record(db: Db, locked: Locked, changes: Sequence[StepWrite]) -> list[s
 
     A late `running` never overwrites an end, and the same end told twice is taken twice.
     """
+    if not changes:
+        return []
     keys = {_key(change) for change in changes}
     states = await steps.states(db, keys)
     writes: dict[StepKey, StepWrite] = {}
@@ -65,33 +67,35 @@ async def record(db: Db, locked: Locked, changes: Sequence[StepWrite]) -> list[s
     return answers
 
 
-async def settle(db: Db, locked: Locked, ended: Iterable[Job], *, error: Mapping[str, str]) -> None:
-    """End the steps of jobs that have ended, each with its job's end."""
-    await _settle(
-        db,
-        locked,
-        [
-            Settlement(
-                job.job_id,
-                job.attempt,
-                *_WITH_JOB.get(job.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
-                error.get(job.job_id, ""),
-            )
-            for job in ended
-        ],
-    )
+async def note_user_code(db: Db, locked: Locked) -> None:
+    """Write down, of jobs that go on, that their user code has begun: what becomes of a lost attempt depends on it."""
+    begun = {job_id for job_id in locked.user_code_began if not locked.jobs[job_id].ended}
+    locked.user_code_began.clear()
+    if begun:
+        await jobs.user_code_began(db, begun)
+
+
+async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
+    """Write the ends of jobs, and end their steps with them."""
+    settlements = [
+        Settlement(
+            one.job_id,
+            locked.jobs[one.job_id].attempt,
+            *_WITH_JOB.get(one.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
+            one.error,
+        )
+        for one in endings
+    ]
+    await _compact_cut(db, locked, await attempts.end(db, endings, settlements))
 
 
 async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """End the steps of attempts that were lost (job → why): another attempt has steps of its own."""
-    await _settle(
-        db,
-        locked,
-        [
-            Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
-            for job_id, why in lost.items()
-        ],
-    )
+    settlements = [
+        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
+        for job_id, why in lost.items()
+    ]
+    await _compact_cut(db, locked, await attempts.end(db, [], settlements))
 
 
 def _key(change: StepWrite) -> StepKey:
@@ -121,25 +125,23 @@ async def _write(db: Db, locked: Locked, writes: Mapping[StepKey, StepWrite]) ->
         if write.step_index >= 0 or write.status is StepStatus.SUCCESS
         if not locked.jobs[write.job_id].user_code_began
     }
-    if began:
-        await jobs.user_code_began(db, began)
-        for job_id in began:
-            locked.jobs[job_id] = replace(locked.jobs[job_id], user_code_began=True)
+    for job_id in began:
+        locked.jobs[job_id] = replace(locked.jobs[job_id], user_code_began=True)
+    locked.user_code_began |= began
     ids = await steps.write(db, [writes[key] for key in sorted(writes)])
-    for key, write in writes.items():
-        locked.wakes.runs.add(write.run_id)
-        if write.status in TERMINAL_STEP:
-            await _compact(db, locked, ids[key], write, chunks=write.log_chunks)
+    locked.wakes.runs |= {write.run_id for write in writes.values()}
+    # A log without a chunk is closed by the write itself: see `steps.write`.
+    logs = [(key, write) for key, write in writes.items() if write.status in TERMINAL_STEP and write.log_chunks != 0]
+    await _compact(db, locked, [_compaction(ids[key], write, chunks=write.log_chunks) for key, write in logs])
 
 
-async def _settle(db: Db, locked: Locked, settlements: Collection[Settlement]) -> None:
-    for step in await steps.settle(db, list(settlements)):
-        await _compact(db, locked, step.id, step, chunks=None)
+async def _compact_cut(db: Db, locked: Locked, settled: Sequence[Settled]) -> None:
+    """Logs of steps whose agent did not tell their end."""
+    await _compact(db, locked, [_compaction(step.id, step, chunks=None) for step in settled])
 
 
-async def _compact(db: Db, locked: Locked, step_id: str, step: Any, *, chunks: int | None) -> None:
-    await outbox.put(
-        db,
+def _compaction(step_id: str, step: StepWrite | Settled, *, chunks: int | None) -> Put:
+    return Put(
         COMPACT_LOG,
         step_id,
         dedupe_key=f"{COMPACT_LOG}:{step_id}",
@@ -152,4 +154,9 @@ async def _compact(db: Db, locked: Locked, step_id: str, step: Any, *, chunks: i
         },
         delay_s=0.0 if chunks is not None else LATE_CHUNKS_S,
     )
-    locked.wakes.outbox.add(COMPACT_LOG)
+
+
+async def _compact(db: Db, locked: Locked, puts: Sequence[Put]) -> None:
+    if puts:
+        await outbox.put_all(db, puts)
+        locked.wakes.outbox.add(COMPACT_LOG)

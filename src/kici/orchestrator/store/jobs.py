@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -76,6 +76,7 @@ class Ending(Struct, frozen=True):
     init_failure: dict[str, Any] | None = None
     reported: bool = False
     """By its agent: which then may still send the rest of the attempt's log."""
+    user_code_began: bool = False
 
 
 class Orders(Struct, frozen=True):
@@ -136,14 +137,19 @@ async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, Place]:
     rows = await db.fetch(
         """
         select j.job_id, j.run_id, r.status, r.concurrency_scope
-          from execution_jobs j join execution_runs r on r.run_id = j.run_id where j.job_id = any($1::uuid[])
+          from execution_jobs j
+         cross join lateral (
+           select status, concurrency_scope from execution_runs where run_id = j.run_id
+           offset 0 -- by the index: statistics of a table that grows fast speak for reading all of it
+         ) r
+         where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),
     )
     return {row["job_id"]: Place(row["run_id"], row["status"], row["concurrency_scope"]) for row in rows}
 
 
-_COLUMNS = """
+COLUMNS = """
   job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
   timed_out, coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position,
   needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast
@@ -155,7 +161,7 @@ async def lock(db: Db, job_ids: Collection[str], *, skip_locked: bool = False, w
     `wait` such a one raises `LockNotAvailableError`."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs where job_id = any($1::uuid[])
+        select {COLUMNS} from execution_jobs where job_id = any($1::uuid[])
          order by job_id for no key update {"skip locked" if skip_locked else "" if wait else "nowait"}
         """,  # noqa: S608 - constants
         sorted(job_ids),
@@ -167,7 +173,7 @@ async def lock_of_runs(db: Db, run_ids: Collection[str], *, ended: bool = False,
     """Lock all jobs of these runs that have not ended; with `ended` those, too."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status <> all($2::text[])
+        select {COLUMNS} from execution_jobs where run_id = any($1::uuid[]) and status <> all($2::text[])
          order by job_id for no key update {"" if wait else "nowait"}
         """,  # noqa: S608 - constants
         sorted(run_ids),
@@ -213,7 +219,7 @@ async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
     """Open jobs whose attempt belongs to these sessions, unlocked."""
     rows = await db.fetch(
         f"""
-        select {_COLUMNS} from execution_jobs
+        select {COLUMNS} from execution_jobs
          where session_id = any($1::uuid[]) and status in ('running', 'recovering', 'cancelling')
         """,  # noqa: S608 - constants
         sorted(sessions),
@@ -221,60 +227,8 @@ async def of_sessions(db: Db, sessions: Collection[str]) -> dict[str, Job]:
     return {row["job_id"]: _job(row) for row in rows}
 
 
-async def accept(
-    db: Db, accepted: Sequence[Acceptance], *, timeout_ms: int | None = None, margin_s: float = 0.0
-) -> None:
-    """`timeout_ms` is for jobs that have none of their own; None = they have no deadline. `margin_s`: beyond timeout
-    and grace period, for their agents to stop them themselves."""
-    await db.execute(
-        """
-        update execution_jobs j
-           set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
-               started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
-               recovery_deadline = null, report_deadline = null, error_message = null,
-               deadline = now() + make_interval(secs => $6 + (
-                 coalesce((j.definition ->> 'timeoutMs')::float8, $5::float8)
-                 + coalesce((j.definition ->> 'gracePeriodMs')::float8, 30000)) / 1000)
-          from unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) as a (job_id, attempt, session_id, agent_id)
-         where j.job_id = a.job_id
-        """,
-        [one.job_id for one in accepted],
-        [one.attempt for one in accepted],
-        [one.session_id for one in accepted],
-        [one.agent_id for one in accepted],
-        timeout_ms,
-        margin_s,
-    )
-
-
 async def user_code_began(db: Db, job_ids: Collection[str]) -> None:
     await db.execute("update execution_jobs set user_code_began = true where job_id = any($1::uuid[])", sorted(job_ids))
-
-
-async def end(db: Db, endings: Sequence[Ending]) -> None:
-    """Write endings. One that the agent did not report takes the job from its session."""
-    await db.execute(
-        """
-        update execution_jobs j
-           set status = e.status, completed_at = now(),
-               duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
-               error_message = coalesce(nullif(e.error, ''),
-                                        case when e.status = 'cancelled' then j.error_message end),
-               outputs = coalesce(e.outputs, j.outputs),
-               init_failure = coalesce(e.init_failure, j.init_failure),
-               session_id = case when e.reported then j.session_id end,
-               recovery_deadline = null, report_deadline = null, cancel_deadline = null
-          from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[])
-                 as e (job_id, status, error, outputs, init_failure, reported)
-         where j.job_id = e.job_id
-        """,
-        [one.job_id for one in endings],
-        [str(one.status) for one in endings],
-        [one.error for one in endings],
-        [one.outputs for one in endings],
-        [one.init_failure for one in endings],
-        [one.reported for one in endings],
-    )
 
 
 async def enqueue(db: Db, job_ids: Collection[str]) -> list[Start]:
@@ -430,7 +384,7 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
                coalesce(r.routing_key, '') as routing_key, r.event
-          from execution_jobs j join execution_runs r on r.run_id = j.run_id
+          from execution_jobs j cross join lateral (select * from execution_runs where run_id = j.run_id offset 0) r
          where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),

@@ -182,14 +182,14 @@ async def claim(
     rows = await db.fetch(
         """
         with wanted as (
-          select w.*, row_number() over (partition by w.label_set_id, w.repository order by w.number) as place
+          select w.label_set_id, w.repository, w.bound, w.number
             from unnest($1::bigint[], $2::text[], $3::uuid[], $4::text[], $5::float8[]) with ordinality
               as w (label_set_id, repository, session_id, token_hash, bound, number)
             join agent_sessions s on s.id = w.session_id and s.closed_at is null and s.lost_at is null
            where exists (select from coordinators c where c.instance = $6 and c.lease_expires_at > clock_timestamp())
         ), lanes as materialized (
           select w.label_set_id, w.repository, min(w.bound) as bound, count(*) as free,
-                 coalesce(c.max_running, $8) as cap
+                 array_agg(w.number order by w.number) as numbers, coalesce(c.max_running, $8) as cap
             from wanted w
             join label_sets s on s.id = w.label_set_id
             left join repository_caps c on c.repository = w.repository
@@ -205,12 +205,12 @@ async def claim(
                     where h.repository = lanes.repository and h.session_id is not null)) end as room
             from lanes
         ), picked as materialized (
-          select row.id, rooms.label_set_id, rooms.repository, rooms.room,
+          select row.at, rooms.label_set_id, rooms.repository, rooms.room,
                  row_number() over (partition by rooms.label_set_id, rooms.repository order by row.sort_key) as place,
                  row_number() over (partition by rooms.repository order by row.sort_key, row.id) as of_repository
             from rooms
             cross join lateral (
-              select q.id, q.sort_key from dispatch_queue q
+              select q.ctid as at, q.id, q.sort_key from dispatch_queue q
                where q.session_id is null and q.not_before <= now()
                  and q.label_set_id = rooms.label_set_id and q.repository = rooms.repository
                  and q.sort_key >= rooms.bound
@@ -220,15 +220,16 @@ async def claim(
             ) row
         )
         update dispatch_queue q
-           set session_id = w.session_id,
-               job_token_hash = w.token_hash,
+           set session_id = ($3::uuid[])[l.numbers[p.place]],
+               job_token_hash = ($4::text[])[l.numbers[p.place]],
                attempt = q.attempt + 1,
                accepted_at = null,
                claimed_at = now(),
                ack_deadline = now() + make_interval(secs => $7)
           from picked p
-          join wanted w on w.label_set_id = p.label_set_id and w.repository = p.repository and w.place = p.place
-         where q.id = p.id and (p.room is null or p.of_repository <= p.room)
+          join lanes l on l.label_set_id = p.label_set_id and l.repository = p.repository
+         -- By place in the table: the rows are locked, and statistics of a queue that was empty cannot mislead.
+         where q.ctid = p.at and (p.room is null or p.of_repository <= p.room)
         returning q.id, q.run_id, q.attempt, q.session_id, q.job_token_hash, q.attempt - q.rejections as used,
                   q.label_set_id, q.repository,
                   least(q.sort_key, extract(epoch from now())::float8 - $10) as bound,

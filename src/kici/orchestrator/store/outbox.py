@@ -5,7 +5,7 @@ A claim is fenced by its number (`attempts`): a worker that was slow finds that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,22 +23,41 @@ class Claim(Struct, frozen=True):
     """Since the row was put."""
 
 
-async def put(
-    db: Db, kind: str, target: str, *, dedupe_key: str, payload: Mapping[str, Any] | None = None, delay_s: float = 0
-) -> None:
-    """Ask for work, once per `dedupe_key` as long as it is not done. Tell `notify.OUTBOX` after the commit."""
+class Put(Struct, frozen=True):
+    """Work to ask for, once per `dedupe_key` as long as it is not done."""
+
+    kind: str
+    target: str
+    dedupe_key: str
+    payload: dict[str, Any] = {}
+    delay_s: float = 0.0
+
+
+async def put_all(db: Db, puts: Sequence[Put]) -> None:
+    """Tell `notify.OUTBOX` after the commit."""
+    # In the order of the key, so that two coordinators with the same keys do not block each other.
+    ordered = sorted(puts, key=lambda one: one.dedupe_key)
     await db.execute(
         """
         insert into outbox (kind, target, dedupe_key, payload, due_at)
-        values ($1, $2, $3, $4, now() + make_interval(secs => $5))
+        select kind, target, dedupe_key, payload, now() + make_interval(secs => delay_s)
+          from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[], $5::float8[])
+            as p (kind, target, dedupe_key, payload, delay_s)
         on conflict (dedupe_key) do nothing
         """,
-        kind,
-        target,
-        dedupe_key,
-        dict(payload or {}),
-        delay_s,
+        [one.kind for one in ordered],
+        [one.target for one in ordered],
+        [one.dedupe_key for one in ordered],
+        [one.payload for one in ordered],
+        [one.delay_s for one in ordered],
     )
+
+
+async def put(
+    db: Db, kind: str, target: str, *, dedupe_key: str, payload: Mapping[str, Any] | None = None, delay_s: float = 0
+) -> None:
+    """`put_all` for one."""
+    await put_all(db, [Put(kind, target, dedupe_key, dict(payload or {}), delay_s)])
 
 
 async def claim(db: Db, kind: str, batch: int, *, hold_s: float) -> list[Claim]:

@@ -131,13 +131,6 @@ async def existing(db: Db, job_ids: Collection[str]) -> set[str]:
     return {row["id"] for row in rows}
 
 
-async def accept(db: Db, job_ids: Collection[str]) -> None:
-    await db.execute(
-        "update dispatch_queue set accepted_at = now(), ack_deadline = null where id = any($1::uuid[])",
-        sorted(job_ids),
-    )
-
-
 async def move(db: Db, job_ids: Collection[str], session_id: str, ack_timeout_s: float) -> None:
     """Claims follow their agent to its new session. A claim that is not yet accepted gets a new ack deadline."""
     await db.execute(
@@ -172,10 +165,6 @@ async def release(db: Db, releases: Sequence[Release]) -> None:
         [one.expires_s for one in releases],
         [storable.text(one.why) for one in releases],
     )
-
-
-async def delete(db: Db, job_ids: Collection[str]) -> None:
-    await db.execute("delete from dispatch_queue where id = any($1::uuid[])", sorted(job_ids))
 
 
 async def find_unacknowledged(db: Db, batch: int) -> list[Overdue]:

@@ -30,13 +30,15 @@ class Ending(Struct, frozen=True):
     """Does not replace one that stands there already."""
 
 
+COLUMNS = "run_id, status, workflow_name, repo_identifier, concurrency_scope, concurrency_group"
+
+
 async def lock(db: Db, run_ids: Collection[str], *, skip_locked: bool = False, wait: bool = True) -> dict[str, Run]:
     """Lock rows in the order of their ids. With `skip_locked` those that are locked elsewhere are missing; without
     `wait` such a one raises `LockNotAvailableError`."""
     rows = await db.fetch(
         f"""
-        select run_id, status, workflow_name, repo_identifier, concurrency_scope, concurrency_group
-          from execution_runs
+        select {COLUMNS} from execution_runs
          where run_id = any($1::uuid[]) order by run_id
            for no key update {"skip locked" if skip_locked else "" if wait else "nowait"}
         """,  # noqa: S608 - constants
@@ -51,19 +53,6 @@ async def scopes(db: Db, run_ids: Collection[str]) -> dict[str, str | None]:
         "select run_id, concurrency_scope from execution_runs where run_id = any($1::uuid[])", sorted(run_ids)
     )
     return {row["run_id"]: row["concurrency_scope"] for row in rows}
-
-
-async def start(db: Db, run_ids: Collection[str]) -> None:
-    """Their timeouts count from now."""
-    await db.execute(
-        """
-        update execution_runs
-           set status = 'running', started_at = now(),
-               deadline = now() + make_interval(secs => workflow_timeout_ms / 1000.0)
-         where run_id = any($1::uuid[])
-        """,
-        sorted(run_ids),
-    )
 
 
 async def cancelling(db: Db, run_id: str, *, by: str, reason: str) -> None:
@@ -106,11 +95,17 @@ async def endings_of_jobs(db: Db, run_ids: Collection[str]) -> dict[str, dict[st
     """Run → (job name → status) of those of these runs whose jobs have all ended."""
     rows = await db.fetch(
         """
+        with over as materialized (
+          select run_id from unnest($1::uuid[]) as r (run_id)
+           where not (select exists (select from execution_jobs o
+                                      where o.run_id = r.run_id and o.status <> all($2::text[])))
+        )
         select j.run_id, j.job_name, j.status
-          from execution_jobs j
-         where j.run_id = any($1::uuid[])
-           and not exists (select from execution_jobs o where o.run_id = j.run_id
-                              and o.status <> all($2::text[]))
+          from over
+         cross join lateral (
+           select run_id, job_name, status from execution_jobs where run_id = over.run_id
+           offset 0 -- run by run, by the index
+         ) j
         """,
         sorted(run_ids),
         sorted(TERMINAL_JOB),

@@ -69,20 +69,20 @@ async def states(db: Db, keys: Collection[StepKey]) -> dict[StepKey, StepStatus]
 async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
     """Write states, at most one per step. Steps that the run did not know (preparation) get their row. Returns row ids.
 
-    An agent's clock does not put anything into the future.
+    An agent's clock does not put anything into the future. A step that ends without a chunk has its log closed.
     """
     rows = await db.fetch(
         """
         insert into execution_steps as s
           (run_id, job_id, attempt, step_index, step_name, status, step_attempt, started_at, completed_at, duration_ms,
-           exit_code, error_message, log_chunks)
+           exit_code, error_message, log_chunks, log_lines)
         select w.run_id, w.job_id, w.attempt, w.step_index, w.name, w.status, w.step_attempt,
                least(to_timestamp(w.started_at_ms / 1000.0), now()),
                least(to_timestamp(w.completed_at_ms / 1000.0), now()),
                case when w.completed_at_ms > w.started_at_ms
                     then least(w.completed_at_ms - w.started_at_ms, 2147483647)::int
                     when w.completed_at_ms <= w.started_at_ms then 0 end,
-               w.exit_code, nullif(w.error, ''), w.log_chunks
+               w.exit_code, nullif(w.error, ''), w.log_chunks, case when w.log_chunks = 0 then 0 end
           from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::text[], $6::text[], $7::int[], $8::bigint[],
                       $9::bigint[], $10::int[], $11::text[], $12::int[])
             as w (run_id, job_id, attempt, step_index, name, status, step_attempt, started_at_ms, completed_at_ms,
@@ -94,7 +94,8 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                  excluded.duration_ms,
                  least(greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000, 2147483647)::int
                ),
-               exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks
+               exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks,
+               log_lines = coalesce(s.log_lines, excluded.log_lines)
         returning s.id, s.job_id, s.attempt, s.step_index
         """,
         [one.run_id for one in writes],
@@ -143,32 +144,3 @@ async def begin_attempt(db: Db, attempts: Sequence[tuple[str, int]]) -> None:
         job_ids,
         numbers,
     )
-
-
-async def settle(db: Db, settlements: Sequence[Settlement]) -> list[Settled]:
-    """End what has not ended. Returns the steps that had begun: their logs are to be compacted."""
-    rows = await db.fetch(
-        """
-        update execution_steps s
-           set status = case when was.status = 'running' then e.running else e.pending end,
-               completed_at = now(),
-               duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
-               error_message = case when was.status = 'running' then nullif(e.error, '') end
-          from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[])
-                 as e (job_id, attempt, running, pending, error)
-          join execution_steps was on was.job_id = e.job_id and was.attempt <= greatest(e.attempt, 1)
-                                  and was.status in ('pending', 'running')
-         where s.id = was.id
-        returning s.id, s.run_id, s.job_id, s.attempt, s.step_index, was.status as was
-        """,
-        [one.job_id for one in settlements],
-        [one.attempt for one in settlements],
-        [str(one.running) for one in settlements],
-        [str(one.pending) for one in settlements],
-        [one.error for one in settlements],
-    )
-    return [
-        Settled(row["id"], row["run_id"], row["job_id"], row["attempt"], row["step_index"])
-        for row in rows
-        if row["was"] == "running"
-    ]
