@@ -228,6 +228,27 @@ async def test_a_rejection_gives_the_claim_back_a_little_later_each_time(rig: Ri
     assert await made.steps("build") == {(4, 0): "pending"}
 
 
+async def test_a_rejection_of_what_was_accepted_changes_nothing(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    assert await rig.say(JobRejected(made["build"], 1, "busy")) == ""
+    assert (await made.job("build"))["status"] == "running"
+    row = await made.queue_row("build")
+    assert row
+    assert row["session_id"] == rig.sessions["agent-1"].id
+
+
+async def test_a_rejection_of_somebody_elses_claim_changes_nothing(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.session("agent-2")
+    await rig.claim("agent-1")
+    for agent_id, attempt in (("agent-2", 1), ("agent-1", 2)):
+        assert await rig.say(JobRejected(made["build"], attempt, "busy"), agent_id=agent_id) == ""
+    row = await made.queue_row("build")
+    assert row
+    assert (row["session_id"], row["rejections"]) == (rig.sessions["agent-1"].id, 0)
+
+
 async def test_times_of_an_agent_with_a_wrong_clock_are_corrected_and_never_in_the_future(rig: Rig) -> None:
     made = await rig.make(job("build"))
     await rig.begin(made)

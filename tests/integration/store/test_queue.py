@@ -106,6 +106,15 @@ async def test_a_row_that_is_not_due_yet_is_passed_over(pool: Pool[Record]) -> N
     assert (again.job_id, again.attempt) == (later, 2)
 
 
+async def test_a_row_that_somebody_has_locked_is_passed_over(pool: Pool[Record]) -> None:
+    first, second = await put(pool, waiting(), waiting())
+    session = await rows.add_session(pool)
+    async with asyncio.timeout(10), pool.acquire() as db, db.transaction():
+        await db.execute("select from dispatch_queue where id = $1 for update", first)
+        assert await ids(pool, session, 2) == [second]
+    assert await ids(pool, session, 2) == [first]
+
+
 async def test_a_lapsed_coordinator_and_a_lost_session_get_nothing(pool: Pool[Record]) -> None:
     await put(pool, waiting())
     session = await rows.add_session(pool)
