@@ -1,6 +1,6 @@
 """The log of one step: bytes in, masked lines with their time out, in compressed chunks.
 
-A chunk leaves when nearly 192 KiB of lines are together or 100 ms after its first line. An unfinished line waits for
+A chunk leaves when nearly 192 KiB of lines are together, or 100 ms after its first line. An unfinished line waits for
 its end, or until it is 64 KiB long: then it is cut. Bytes that are no UTF-8 become replacement characters.
 """
 
