@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format bench proofs chaos soak clean
+.PHONY: help demo up test check format bench proofs chaos soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ chaos: $(VENV)/dev ## kill -9 everything while 2,000 jobs run (JOBS, AGENTS, SEE
 
 soak: $(VENV)/dev ## play the model of the lifecycle for MINUTES=n (10), with SEED=s as an earlier run did
 	@$(BIN)/python -m tests.integration.model --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+mutants: $(VENV)/dev ## take out fence after fence and show the test that notices (ONLY=name,name)
+	@$(BIN)/python -m tests.mutants -j 2 $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove what these targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

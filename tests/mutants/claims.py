@@ -51,7 +51,7 @@ MUTATIONS = (
         f"{STORE}/queue.py",
         "set session_id = null, job_token_hash = null,",
         "set session_id = null,",
-        ("integration/identity/test_access.py::test_a_job_token_lives_as_long_as_its_attempt",),
+        (f"{QUEUE}::test_the_token_of_an_attempt_ends_when_its_job_goes_back_to_the_queue",),
     ),
     Mutation(
         "a-rejection-uses-up-an-attempt",

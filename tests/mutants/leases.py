@@ -121,7 +121,7 @@ MUTATIONS = (
         f"{LIFECYCLE}/agent_sessions.py",
         "    await sessions.close(db, all_ids)\n",
         "",
-        (f"{SOCKET}::test_a_newer_socket_of_the_same_agent_takes_over",),
+        (f"{LOSS}::test_a_hello_closes_the_sessions_that_its_agent_had",),
     ),
     Mutation(
         "right-after-an-outage-agents-are-blamed",

@@ -91,11 +91,10 @@ MUTATIONS = (
     Mutation(
         "agents-are-answered-before-the-commit",
         f"{LIFECYCLE}/writer.py",
-        "        item = Item(next(self._numbers), session, frame)\n",
-        "        item = Item(next(self._numbers), session, frame)\n"
-        "        asyncio.ensure_future(self._until_decided(item))\n"
+        "        self.again(_Pending(self, item, on_answer))\n",
+        "        self.again(_Pending(self, item, lambda answer: None))\n"
         "        from kici.orchestrator.lifecycle.frames import Taken\n"
-        "        return Taken()\n",
+        "        on_answer(Taken())\n",
         (f"{WRITER}::test_a_lapsed_coordinator_commits_nothing_until_it_has_its_lease_again",),
     ),
     Mutation(
@@ -107,9 +106,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a-batch-waits-for-rows-that-are-locked",
-        f"{LIFECYCLE}/batch.py",
-        "self.locked.jobs = await jobs.lock(db, free, skip_locked=True)",
-        "self.locked.jobs = await jobs.lock(db, free)",
+        f"{STORE}/attempts.py",
+        "or run_id in (select run_id from r))\n             for no key update skip locked",
+        "or run_id in (select run_id from r))\n             for no key update",
         (f"{WRITER}::test_a_job_locked_elsewhere_waits_and_keeps_its_order_while_others_go_on",),
     ),
     Mutation(
@@ -117,7 +116,7 @@ MUTATIONS = (
         f"{LIFECYCLE}/writer.py",
         "if (first := blocked_from[item.job_id]) is None or item.number < first",
         "if True",
-        (f"{WRITER}::test_a_job_locked_elsewhere_waits_and_keeps_its_order_while_others_go_on",),
+        (f"{WRITER}::test_a_message_does_not_overtake_one_of_its_job_that_waits_for_a_row",),
     ),
     Mutation(
         "a-poisonous-message-takes-its-batch-with-it",
@@ -136,8 +135,8 @@ MUTATIONS = (
     Mutation(
         "no-compaction-is-due-for-a-step-that-ended",
         f"{LIFECYCLE}/steps.py",
-        "        if write.status in TERMINAL_STEP:\n",
-        "        if False:\n",
+        " if write.status in TERMINAL_STEP and write.log_chunks != 0]",
+        " if False]",
         (f"{WRITER}::test_the_same_message_twice_changes_nothing_and_is_taken_twice",),
     ),
 )

@@ -82,7 +82,7 @@ MUTATIONS = (
         f"{STORE}/event_claims.py",
         "             for update skip locked\n",
         "",
-        (f"{CLAIMS}::test_claims_at_the_same_moment_share_the_events",),
+        (f"{CLAIMS}::test_an_event_that_is_being_claimed_is_passed_over",),
     ),
     Mutation(
         "webhooks-are-answered-before-the-commit",
@@ -103,7 +103,7 @@ MUTATIONS = (
         f"{STORE}/outbox.py",
         "order by due_at limit $2 for update skip locked",
         "order by due_at limit $2",
-        ("integration/store/test_outbox.py::test_many_workers_share_the_rows",),
+        ("integration/store/test_outbox.py::test_a_row_that_is_being_claimed_is_passed_over",),
     ),
     Mutation(
         "every-wake-up-is-a-notification",

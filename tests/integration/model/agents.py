@@ -192,5 +192,13 @@ def _step(job_id: str, attempt: int, index: int, status: str) -> StepStatusChang
     if status == "running":
         return StepStatusChanged(job_id, attempt, index, f"step {index}", status, at_ms)
     return StepStatusChanged(
-        job_id, attempt, index, f"step {index}", status, at_ms + 500, started_at_ms=at_ms, exit_code=0, log_chunks=1
+        job_id,
+        attempt,
+        index,
+        f"step {index}",
+        status,
+        at_ms + 500,
+        started_at_ms=at_ms,
+        exit_code=0,
+        log_chunks=index % 2,
     )

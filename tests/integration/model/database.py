@@ -243,7 +243,7 @@ class Database:
                 select s.id::text, s.job_id::text, s.attempt, s.step_index, s.status,
                        s.status not in ('pending', 'running') and s.started_at is not null
                        and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id)
-                       and j.reused_from is null as uncompacted
+                       and j.reused_from is null and s.log_lines is null as uncompacted
                   from execution_steps s join execution_jobs j on j.job_id = s.job_id
                 """
             ).fetchall()

@@ -8,7 +8,7 @@ from asyncpg import Pool, Record
 
 from kici.engine.labels import Requirement, requirement
 from kici.engine.lockfile import Regex
-from kici.orchestrator.store import label_sets, lanes, queue, queue_rules
+from kici.orchestrator.store import label_sets, lanes, queue, queue_rules, tokens
 from kici.orchestrator.store.lanes import Claimed, Lane, Want
 from kici.orchestrator.store.queue import Enqueue, Release
 from tests.support import rows
@@ -134,6 +134,17 @@ async def test_a_released_row_keeps_its_place_and_its_next_claim_the_next_number
         await queue.release(db, [Release(first, given_back=True, expires_s=60)])
     (again,) = await claim(pool, session, 1)
     assert (again.job_id, again.attempt, again.used) == (first, 2, 1)
+
+
+async def test_the_token_of_an_attempt_ends_when_its_job_goes_back_to_the_queue(pool: Pool[Record]) -> None:
+    (job_id,) = await put(pool, waiting())
+    (one,) = await claim(pool, await rows.add_session(pool), 1)
+    async with pool.acquire() as db:
+        found = await tokens.find_job(db, one.token_hash)
+        assert found is not None
+        assert (found.job_id, found.attempt) == (job_id, 1)
+        await queue.release(db, [Release(job_id)])
+        assert await tokens.find_job(db, one.token_hash) is None
 
 
 async def test_enqueuing_twice_is_once(pool: Pool[Record]) -> None:
