@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format bench proofs chaos soak clean
+.PHONY: help demo up test check format bench proofs chaos soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ format: $(VENV)/dev ## let ruff put the code in order
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/dev ## measure (ONLY=name,name); writes build/bench.json
+bench: $(VENV)/bench ## measure (ONLY=name,name); writes build/bench.json
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 proofs: $(VENV)/dev ## the long proofs, in a short form
@@ -50,6 +50,9 @@ chaos: $(VENV)/dev ## kill -9 everything while 2,000 jobs run (JOBS, AGENTS, SEE
 soak: $(VENV)/dev ## play the model of the lifecycle for MINUTES=n (10), with SEED=s as an earlier run did
 	@$(BIN)/python -m tests.integration.model --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
+mutants: $(VENV)/dev ## take out fence after fence and show the test that notices (ONLY=name,name)
+	@$(BIN)/python -m tests.mutants -j 2 $(if $(ONLY),--only $(ONLY))
+
 clean: ## remove what these targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -60,6 +63,10 @@ $(VENV)/bin/uv:
 
 $(VENV)/run: $(VENV)/bin/uv pyproject.toml
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[orchestrator]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --group bench
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run

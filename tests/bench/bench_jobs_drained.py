@@ -3,7 +3,8 @@
 Each job is a run of its own with one step: dispatched, accepted, the acknowledgement awaited, the step begun and
 ended, the job and with it the run ended; all durable, with agents in processes of their own. The peers drain the same
 number of jobs from the same PostgreSQL, in turn with us, each in its own database (procrastinate a tenth, or it alone
-would take minutes). `JOBS` sets the number of jobs.
+would take minutes): pgqueuer as it is by default, which the limit is for, and with batches of 100. `JOBS`, `AGENTS` and
+`SLOTS` set how many.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from tests.bench import load
 from tests.bench.harness import Reference, Result, machine, percentile
 from tests.bench.load import Agents, Backlog
 
-NAMES = ("jobs_drained_per_s", "jobs_drained_per_s_beside_procrastinate")
+PEERS = {
+    "jobs_drained_per_s": "pgqueuer",
+    "jobs_drained_beside_batches_of_100": "pgqueuer-100",
+    "jobs_drained_beside_procrastinate": "procrastinate",
+}
+NAMES = tuple(PEERS)
 JOBS = int(os.environ.get("JOBS", "20000"))
 ROUNDS = 5
 AGENTS = int(os.environ.get("AGENTS", "100"))
@@ -35,9 +41,9 @@ def run() -> list[Result]:
 async def measure() -> list[Result]:
     each = JOBS // ROUNDS
     ours: list[float] = []
-    peers: dict[str, list[float]] = {"pgqueuer": [], "procrastinate": []}
+    peers: dict[str, list[float]] = {name: [] for name in PEERS.values()}
     async with load.server() as url:
-        databases = {name: await load.database(url, name) for name in peers}
+        databases = {name: await load.database(url, name.replace("-", "_")) for name in peers}
         database = await load.database(url, "ours")
         async with (
             load.backlog(database) as backlog,
@@ -45,17 +51,18 @@ async def measure() -> list[Result]:
             load.agents(coordinator, count=AGENTS, slots=SLOTS) as agents,
         ):
             await drain(backlog, agents, each // 2)
+            await backlog.pool.execute("analyze")  # as autovacuum does within a minute
             for name in peers:
-                await peer(name, databases[name], each // SLOW_PEER_SHARE)
+                await peer(name, databases[name], max(each // SLOW_PEER_SHARE, 1))
             for _ in range(ROUNDS):
                 ours.append(await drain(backlog, agents, each))
-                peers["pgqueuer"].append(await peer("pgqueuer", databases["pgqueuer"], each))
-                slow = max(each // SLOW_PEER_SHARE, 1)
-                peers["procrastinate"].append(await peer("procrastinate", databases["procrastinate"], slow))
+                for name, rates in peers.items():
+                    share = SLOW_PEER_SHARE if name == "procrastinate" else 1
+                    rates.append(await peer(name, databases[name], max(each // share, 1)))
             await check(backlog, JOBS // ROUNDS * ROUNDS + each // 2)
     return [
-        _result(NAMES[0], ours, "pgqueuer", peers["pgqueuer"], limit=LIMIT),
-        _result(NAMES[1], ours, "procrastinate", peers["procrastinate"], limit=None),
+        _result(figure, ours, name, peers[name], limit=LIMIT if figure == NAMES[0] else None)
+        for figure, name in PEERS.items()
     ]
 
 
@@ -101,7 +108,7 @@ def _result(figure: str, values: list[float], name: str, peers: list[float], *, 
         samples=len(values),
         p50=p50,
         p99=percentile(values, 0.01),
-        peer=Reference(name, theirs, importlib.metadata.version(name)),
+        peer=Reference(name, theirs, importlib.metadata.version(name.partition("-")[0])),
         ratio=p50 / theirs,
         limit=limit,
         at_least=True,

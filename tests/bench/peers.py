@@ -9,15 +9,17 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Callable, Coroutine
+from functools import partial
 
 import asyncpg
 import uvloop
 
-PGQUEUER_BATCH = 100
 PROCRASTINATE_CONCURRENCY = 50
 
 
-async def pgqueuer(url: str, count: int) -> float:
+async def pgqueuer(url: str, count: int, batch: int = 10) -> float:
+    """`batch` as it is by default."""
     from pgqueuer import PgQueuer
     from pgqueuer.db import AsyncpgDriver
     from pgqueuer.domain.types import QueueExecutionMode
@@ -40,7 +42,7 @@ async def pgqueuer(url: str, count: int) -> float:
             done += 1
 
         began = time.perf_counter()
-        await worker.qm.run(batch_size=PGQUEUER_BATCH, mode=QueueExecutionMode.drain)
+        await worker.qm.run(batch_size=batch, mode=QueueExecutionMode.drain)
         took = time.perf_counter() - began
         left = await connection.fetchval("select count(*) from pgqueuer")
     finally:
@@ -81,7 +83,11 @@ async def procrastinate(url: str, count: int) -> float:
     return took
 
 
-PEERS = {"pgqueuer": pgqueuer, "procrastinate": procrastinate}
+PEERS: dict[str, Callable[[str, int], Coroutine[None, None, float]]] = {
+    "pgqueuer": pgqueuer,
+    "pgqueuer-100": partial(pgqueuer, batch=100),
+    "procrastinate": procrastinate,
+}
 
 if __name__ == "__main__":
     name, address, many = sys.argv[1:]

@@ -119,15 +119,16 @@ async def fill(db: Connection[Record], *, waiting: int = WAITING, history: int =
 
 
 @contextmanager
-def database(server: Server) -> Iterator[str]:
-    """The URL of such a database."""
-    url = postgres.with_database(server.url, f"{server.template}_million")
+def database(server: Server, *, waiting: int = WAITING, history: int = HISTORY) -> Iterator[str]:
+    """The URL of such a database, for as long as the block lasts."""
+    name = f"{server.template}_{waiting}"
+    url = postgres.with_database(server.url, name)
 
     async def make() -> None:
-        await postgres.execute(server.url, f"create database {server.template}_million template {server.template}")
+        await postgres.execute(server.url, f"create database {name} template {server.template}")
         db = await asyncpg.connect(url, timeout=10)
         try:
-            await fill(db)
+            await fill(db, waiting=waiting, history=history)
         finally:
             await db.close()
 
@@ -135,4 +136,4 @@ def database(server: Server) -> Iterator[str]:
     try:
         yield url
     finally:
-        asyncio.run(postgres.execute(server.url, f"drop database {server.template}_million with (force)"))
+        asyncio.run(postgres.execute(server.url, f"drop database {name} with (force)"))

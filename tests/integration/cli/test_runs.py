@@ -95,6 +95,20 @@ async def test_cancel(parts: Parts, job: rows.Job, kici: Kici) -> None:
     assert [asked[3] for asked in parts.lifecycle.asked] == [False, True]
 
 
+async def test_explain_says_why_jobs_wait(pool: Pool[Record], parts: Parts, job: rows.Job, kici: Kici) -> None:
+    assert (await kici("explain", job.run_id[:8])).output == "no job of this run waits\n"
+    waiting = await rows.add_job(pool, job.run_id, name="deploy", status="queued", attempt=0)
+    parts.lifecycle.reasons[waiting.job_id] = "the queue is paused by me: rack; no agent is connected"
+    told = "deploy  queued\n  the queue is paused by me: rack\n  no agent is connected\n"
+    assert (await kici("explain", job.run_id)).output == told
+    assert (await kici("explain", job.run_id, "deploy")).output == told
+    runs = (await kici("explain", job.run_id, "test")).output
+    assert runs.startswith("test (3.11)  running\n  it does not wait: attempt 1 runs on agent agent-1")
+    listed = json.loads((await kici("explain", job.run_id, "--json")).output)["jobs"]
+    assert {one["jobName"]: one["waits"] for one in listed} == {"test (3.11)": False, "deploy": True}
+    assert "the run has no job 'lint'" in str((await kici("explain", job.run_id, "lint")).exception)
+
+
 async def test_a_wrong_token_is_told_and_not_shown(kici: Kici) -> None:
     failed = await kici("list", token="5ec2e7" * 10)
     assert "does not accept the token" in str(failed.exception)

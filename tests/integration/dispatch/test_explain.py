@@ -47,8 +47,8 @@ async def test_a_label_that_nobody_has_is_told_with_the_nearest(here: Coordinato
         made = await make_run(here.pool, [job("train", runs_on=("linux", "gpu-larg"))])
         assert await reasons(made) == {
             "train": "no connected agent has the label gpu-larg (did you mean gpu-large?); nothing here could ever"
-            " offer the label gpu-larg: no agent of the last 7 days, no agent token and no scaler names it (did you"
-            " mean gpu-large?)"
+            " offer the label gpu-larg: no agent of the last 7 days, no agent token and no scaler names it"
+            " (did you mean gpu-large?)"
         }
 
 

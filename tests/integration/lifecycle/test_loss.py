@@ -153,6 +153,15 @@ async def test_a_claim_that_the_agent_lists_is_still_to_be_accepted_under_the_ne
     assert await rig.say(JobAccepted(made["build"], 1)) == ""
 
 
+async def test_a_hello_closes_the_sessions_that_its_agent_had(rig: Rig) -> None:
+    first = await rig.session("agent-1")
+    other = await rig.session("agent-2")
+    new, _ = await arrive(rig)
+    found = await rig.pool.fetch("select id from agent_sessions where closed_at is null")
+    assert {row["id"] for row in found} == {new.id, other.id}
+    assert first.id != new.id
+
+
 async def test_a_cancellation_survives_the_reconnect(rig: Rig) -> None:
     made = await rig.make(job("build"))
     await rig.begin(made)

@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import pytest
 
+from kici.orchestrator.lifecycle import status_metrics as metrics
+from kici.orchestrator.lifecycle import writer
 from kici.orchestrator.lifecycle.frames import SessionRef, Superseded, Taken
 from kici.wire.agent import JobAccepted, JobRejected, JobStatusChanged
 from tests.integration.lifecycle.conftest import Rig, now_ms, step
 from tests.support.locks import job
-from tests.support.services import running
+from tests.support.services import running, until
 
 
 async def test_an_acceptance_starts_job_and_run_and_keeps_the_hour_of_its_log(rig: Rig) -> None:
@@ -190,6 +192,29 @@ async def test_a_job_locked_elsewhere_waits_and_keeps_its_order_while_others_go_
     assert (await made.run())["status"] == "success"
 
 
+async def test_a_message_does_not_overtake_one_of_its_job_that_waits_for_a_row(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FIRST_PAUSE_S", 0.5)
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    build = made["build"]
+    put_off: list[object] = []
+    monkeypatch.setattr(metrics.PUT_OFF, "inc", lambda: put_off.append(1))
+
+    async def is_put_off() -> bool:
+        return bool(put_off)
+
+    async with rig.pool.acquire() as other, other.transaction():
+        await other.execute("select from execution_jobs where job_id = $1 for update", build)
+        begun = asyncio.create_task(rig.step(build, "running"))
+        await until(is_put_off)
+    # The row is free now, and the first message still rests.
+    assert await rig.end(build) == ""
+    assert await begun == ""
+    assert await made.steps("build") == {(1, 0): "success"}
+
+
 async def test_two_coordinators_that_end_two_jobs_at_once_release_what_needs_both_once(rig: Rig) -> None:
     for _ in range(5):
         made = await rig.make(job("a"), job("b"), job("c", needs=["a", "b"]))
@@ -226,6 +251,27 @@ async def test_a_rejection_gives_the_claim_back_a_little_later_each_time(rig: Ri
     assert await rig.say(JobRejected(made["build"], 4, "too late")) == ""
     assert (await made.job("build"))["status"] == "running"
     assert await made.steps("build") == {(4, 0): "pending"}
+
+
+async def test_a_rejection_of_what_was_accepted_changes_nothing(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    assert await rig.say(JobRejected(made["build"], 1, "busy")) == ""
+    assert (await made.job("build"))["status"] == "running"
+    row = await made.queue_row("build")
+    assert row
+    assert row["session_id"] == rig.sessions["agent-1"].id
+
+
+async def test_a_rejection_of_somebody_elses_claim_changes_nothing(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.session("agent-2")
+    await rig.claim("agent-1")
+    for agent_id, attempt in (("agent-2", 1), ("agent-1", 2)):
+        assert await rig.say(JobRejected(made["build"], attempt, "busy"), agent_id=agent_id) == ""
+    row = await made.queue_row("build")
+    assert row
+    assert (row["session_id"], row["rejections"]) == (rig.sessions["agent-1"].id, 0)
 
 
 async def test_times_of_an_agent_with_a_wrong_clock_are_corrected_and_never_in_the_future(rig: Rig) -> None:

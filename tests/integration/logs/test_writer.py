@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 import zstandard
-from asyncpg import Pool, Record
+from asyncpg import LockNotAvailableError, Pool, Record
 from msgspec.structs import replace
 
 from kici.orchestrator.logs.writer import LogWriter
@@ -79,6 +79,13 @@ async def test_a_closed_log_takes_nothing_more(pool: Pool[Record], writer: LogWr
         )
     assert list(answers) == ["the log of this step is closed", None, None]
     assert await stored(pool, job) == [(-1, 0), (1, 0)]
+
+
+async def test_a_log_is_not_closed_while_a_chunk_of_it_is_stored(pool: Pool[Record], job: rows.Job) -> None:
+    async with pool.acquire() as db, db.transaction():
+        assert await logs.keep_open(db, {(job.job_id, 1, 0)}) == set()
+        with pytest.raises(LockNotAvailableError):
+            await pool.execute("select from execution_steps where id = $1 for update nowait", job.step_ids[0])
 
 
 async def test_what_is_not_a_chunk_is_refused_and_harms_nobody(

@@ -178,10 +178,27 @@ class Agent:
         self.unanswered = [frame for frame in self.unanswered if (frame.job_id, frame.attempt) != ref]
 
 
+def lies(job_id: str, attempt: int) -> list[Frame]:
+    return [
+        JobStatusChanged(job_id, attempt, "failed", NOON_MS, error="this is not true"),
+        JobStatusChanged(job_id, attempt, "cancelling", NOON_MS),
+        _step(job_id, attempt, 0, "failed"),
+        _step(job_id, attempt, 0, "running"),
+    ]
+
+
 def _step(job_id: str, attempt: int, index: int, status: str) -> StepStatusChanged:
     at_ms = NOON_MS + 1_000 * (index + 2)
     if status == "running":
         return StepStatusChanged(job_id, attempt, index, f"step {index}", status, at_ms)
     return StepStatusChanged(
-        job_id, attempt, index, f"step {index}", status, at_ms + 500, started_at_ms=at_ms, exit_code=0, log_chunks=1
+        job_id,
+        attempt,
+        index,
+        f"step {index}",
+        status,
+        at_ms + 500,
+        started_at_ms=at_ms,
+        exit_code=0,
+        log_chunks=index % 2,
     )

@@ -12,7 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.model.database import Database
 from tests.integration.model.lives import zygote
-from tests.integration.model.machine import Arena, Model, Tally
+from tests.integration.model.machine import Model
+from tests.integration.model.play import Arena, Tally
 from tests.support import postgres
 
 STEPS = 80

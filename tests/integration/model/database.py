@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from psycopg.rows import dict_row
 
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_RUN, JobStatus, RunStatus
 from kici.engine.needs import Need
+from tests.integration.model.lives import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -45,6 +47,7 @@ class Job(Struct, frozen=True):
     wave_fail_fast: bool
     wave_gated: bool
     concurrency_group: str | None
+    reused_from: str | None
 
     @property
     def ended(self) -> bool:
@@ -116,40 +119,28 @@ class Snapshot(Struct, frozen=True):
 EMPTY = Snapshot({}, {}, {}, {}, {}, [], {}, {}, [])
 
 _EXPIRE = {
-    "acknowledgements": """
-        update dispatch_queue set ack_deadline = now() - interval '1 s' where ack_deadline is not null
-        """,
-    "waits": """
-        update dispatch_queue set expires_at = now() - interval '1 s' where session_id is null
-        returning id::text as touched
-        """,
-    "delays": "update dispatch_queue set not_before = now() - interval '1 s' where not_before > now()",
-    "recoveries": """
-        update execution_jobs j
-           set recovery_deadline = now() - interval '1 s', report_deadline = now() - interval '1 s'
-          from agent_sessions s
-         where j.status = 'recovering' and j.recovery_deadline is not null and s.id = j.session_id
-        returning s.agent_id as touched
-        """,
-    "reports": """
-        update execution_jobs set report_deadline = now() - interval '1 s'
-         where status = 'recovering' and recovery_deadline is null
-        """,
-    "cancellations": """
-        update execution_jobs set cancel_deadline = now() - interval '1 s' where cancel_deadline is not null
-        """,
-    "runs": """
-        update execution_runs set deadline = now() - interval '1 s'
-         where deadline is not null and status in ('pending', 'running')
-        returning run_id::text as touched
-        """,
-    "jobs": """
-        update execution_jobs set deadline = now() - interval '1 s' where deadline is not null and status = 'running'
-        returning job_id::text as touched
-        """,
-    "lost sessions": "update agent_sessions set lost_at = now() - interval '1 h' where lost_at is not null",
-    "event claims": "update event_log set next_attempt_at = now() - interval '1 s' where status = 'received'",
-    "the leader's lease": "update leases set expires_at = now() - interval '1 s'",
+    # which rows, what is moved into the past, and whom that concerns
+    "acknowledgements": ("dispatch_queue", "ack_deadline is not null", ("ack_deadline",), "id"),
+    "waits": ("dispatch_queue", "session_id is null", ("expires_at",), "id"),
+    "delays": ("dispatch_queue", "not_before > now()", ("not_before",), "id"),
+    "recoveries": (
+        "execution_jobs",
+        "status = 'recovering' and recovery_deadline is not null",
+        ("recovery_deadline", "report_deadline"),
+        "(select s.agent_id from agent_sessions s where s.id = session_id)",
+    ),
+    "reports": (
+        "execution_jobs",
+        "status = 'recovering' and recovery_deadline is null",
+        ("report_deadline",),
+        "job_id",
+    ),
+    "cancellations": ("execution_jobs", "cancel_deadline is not null", ("cancel_deadline",), "job_id"),
+    "jobs": ("execution_jobs", "deadline is not null and status = 'running'", ("deadline",), "job_id"),
+    "runs": ("execution_runs", "deadline is not null and status in ('pending', 'running')", ("deadline",), "run_id"),
+    "lost sessions": ("agent_sessions", "lost_at is not null", ("lost_at",), "id"),
+    "event claims": ("event_log", "status = 'received'", ("next_attempt_at",), "id"),
+    "the leader's lease": ("leases", "true", ("expires_at",), "name"),
 }
 DEADLINES = tuple(_EXPIRE)
 
@@ -163,6 +154,11 @@ class Database:
         self._db.close()
 
     def clear(self) -> None:
+        """Empty, once nobody is at work any more."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while self._others():
+            assert time.monotonic() < give_up_at, "somebody is still connected"
+            time.sleep(0.005)
         self._db.execute(
             """
             truncate event_log, event_payloads, execution_runs, execution_jobs, execution_job_needs, execution_steps,
@@ -170,10 +166,24 @@ class Database:
             """
         )
 
-    def expire(self, what: str) -> set[str]:
-        """A deadline passes everywhere. Returns runs and jobs that took too long, or agents that were not heard."""
-        done = self._db.execute(_EXPIRE[what])
-        return {row["touched"] for row in done.fetchall()} if done.description else set()
+    def _others(self) -> bool:
+        found = self._db.execute(
+            "select true from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        return found.fetchone() is not None
+
+    def expire(self, what: str, *, tenths: int = 10, salt: str = "") -> set[str]:
+        """A deadline passes, for everybody or for some. Returns whom: ids of jobs or runs, names of agents."""
+        table, where, columns, key = _EXPIRE[what]
+        past = ", ".join(f"{column} = now() - interval '1 h'" for column in columns)
+        done = self._db.execute(
+            f"""
+            update {table} set {past} where {where} and abs(hashtext({key}::text || %s)) %% 10 < %s
+            returning {key}::text as touched
+            """,
+            [salt, tenths],
+        )
+        return {row["touched"] for row in done.fetchall()}
 
     def lapse(self, instances: Collection[str]) -> None:
         """The leases of these coordinators run out."""
@@ -199,7 +209,7 @@ class Database:
                        jsonb_array_length(definition -> 'steps') as steps,
                        recovery_deadline is not null as recovery_due, report_deadline is not null as report_due,
                        cancel_deadline is not null as cancel_due, wave_max_parallel, wave_fail_fast, wave_gated,
-                       concurrency_group
+                       concurrency_group, reused_from::text
                   from execution_jobs order by run_id, position
                 """,
                 Job,
@@ -232,8 +242,9 @@ class Database:
                 """
                 select s.id::text, s.job_id::text, s.attempt, s.step_index, s.status,
                        s.status not in ('pending', 'running') and s.started_at is not null
-                       and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id) as uncompacted
-                  from execution_steps s
+                       and not exists (select from outbox o where o.dedupe_key = 'compact_log:' || s.id)
+                       and j.reused_from is null and s.log_lines is null as uncompacted
+                  from execution_steps s join execution_jobs j on j.job_id = s.job_id
                 """
             ).fetchall()
         return Snapshot(

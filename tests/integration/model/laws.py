@@ -155,6 +155,8 @@ def _nobody_invents_an_ending(now: Snapshot, ledger: Ledger) -> Iterator[str]:
 def _is_justified(now: Snapshot, job: Job, ledger: Ledger) -> bool:
     if str(job.status) in ledger.told[job.job_id, job.attempt]:
         return True
+    if job.reused_from is not None:
+        return job.status == now.jobs[job.reused_from].status
     run = now.runs[job.run_id]
     match job.status:
         case JobStatus.FAILED:
@@ -199,7 +201,7 @@ def _verdict(now: Snapshot, job: Job) -> object:
 
 def _needs_decide(now: Snapshot) -> Iterator[str]:
     for job in now.jobs.values():
-        if job.job_id not in now.needs:
+        if job.job_id not in now.needs or job.reused_from is not None:
             continue
         verdict = _verdict(now, job)
         if isinstance(verdict, Skip) and not job.ended:

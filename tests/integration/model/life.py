@@ -16,13 +16,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import structlog
+from asyncpg import Pool, Record
 from msgspec import Struct
 
+from kici.engine.lockfile import SCHEMA_VERSION, LockFile
 from kici.engine.triggers import Decision
+from kici.forges.git.remote import Remote
 from kici.orchestrator.dispatch.contract import Login
 from kici.orchestrator.dispatch.dispatcher import Dispatcher
 from kici.orchestrator.dispatch.dispatcher import Settings as DispatchSettings
@@ -44,11 +48,12 @@ from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknow
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
 from kici.orchestrator.maintenance.sweeper import Sweeper
-from kici.orchestrator.pipeline import commit, new_runs, results
+from kici.orchestrator.pipeline import commit, new_runs, rerun, results
+from kici.orchestrator.pipeline.lock_files import Found, LockAnswer
 from kici.orchestrator.pipeline.new_runs import LockPlace
 from kici.orchestrator.pipeline.results import Planned
 from kici.orchestrator.pipeline.subjects import Subject
-from kici.orchestrator.store import coordinators, event_claims, events, jobs, lease, sessions
+from kici.orchestrator.store import coordinators, event_claims, events, jobs, lease, notify, sessions
 from kici.orchestrator.store.database import Db, create_pool
 from kici.orchestrator.store.event_claims import Claim, ClaimLost
 from kici.orchestrator.store.events import NewEvent
@@ -58,6 +63,7 @@ from tests.integration.model import messages
 from tests.integration.model.messages import LENGTH, Answer, Body, Request, Response
 
 ROUTING_KEY = "internal:local"
+LOCK_SHA256 = "b" * 64
 TTL = timedelta(hours=1)
 """Of every lease: the test moves their ends into the past when it wants them to lapse."""
 SERVICES: dict[str, Callable[..., Sweeper[Any]]] = {
@@ -86,14 +92,36 @@ def live(socket: socket.socket, birth: bytes) -> None:
     asyncio.run(Life(socket, msgspec.msgpack.decode(birth, type=Birth)).run())
 
 
-class _Deaf:
-    """Nobody listens: whoever misses a wake-up finds the same by polling, and here the test polls."""
+class _Hearing:
+    """A coordinator hears its own wake-ups, and those of others when the test says so."""
+
+    def __init__(self) -> None:
+        self._callbacks: defaultdict[str, list[Callable[[set[str]], None]]] = defaultdict(list)
 
     def send(self, channel: str, key: str = "") -> None:
-        pass
+        for callback in self._callbacks[channel]:
+            callback({key})
 
     def subscribe(self, channel: str, callback: Callable[[set[str]], None]) -> None:
-        pass
+        self._callbacks[channel].append(callback)
+
+
+class _Repositories:
+    """A commit's lock file has the workflow of the delivery that told of it."""
+
+    def __init__(self, pool: Pool[Record]) -> None:
+        self._pool = pool
+
+    async def at(self, remote: Remote, sha: str) -> LockAnswer:
+        body = await self._pool.fetchval(
+            """
+            select p.body from execution_runs r join event_payloads p on p.event_id = r.event_id
+             where r.workflow_sha = $1 and r.parent_run_id is null
+            """,
+            sha,
+        )
+        workflow = msgspec.json.decode(body, type=messages.Delivered).workflow
+        return Found(LockFile(SCHEMA_VERSION, "0" * 64, {}, (workflow,)), LOCK_SHA256, size=len(body))
 
 
 class _Idle(Struct, frozen=True):
@@ -141,7 +169,7 @@ class Life:
         self._birth = birth
         self._instance = birth.instance
         self._limits = Limits(max_attempts=birth.max_attempts)
-        self._deaf = _Deaf()
+        self._hearing = _Hearing()
         self._agents = _Agents()
         self._dispatching = asyncio.Lock()
         self._telling: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
@@ -151,16 +179,17 @@ class Life:
         self._pool = await create_pool(self._birth.database_url, 3)
         try:
             self._statuses = StatusWriter(
-                self._pool, self._deaf, self._limits, hold=lambda db: sessions.hold_lease(db, self._instance)
+                self._pool, self._hearing, self._limits, hold=lambda db: sessions.hold_lease(db, self._instance)
             )
             self._events = EventWriter(self._pool)
+            self._parts: Any = SimpleNamespace(pool=self._pool, lock_files=_Repositories(self._pool), sources=None)
             self._runs = commit.Writer(self._pool, partial(settle_new_runs, limits=self._limits))
             self._dispatcher = Dispatcher(
                 self._pool,
                 self._agents,
                 self._login,
-                self._deaf,
-                self._deaf,
+                self._hearing,
+                self._hearing,
                 self._limits,
                 Place(),
                 DispatchSettings(),
@@ -206,8 +235,8 @@ class Life:
 
     async def _do(self, body: Body) -> Answer:
         match body:
-            case messages.TakeIn(delivery_id, data):
-                return messages.TakenIn(await self._take_in(delivery_id, data))
+            case messages.TakeIn():
+                return messages.TakenIn(await self._take_in(body))
             case messages.WorkEvents():
                 await self._work_events()
             case messages.Hello():
@@ -238,8 +267,6 @@ class Life:
                 await self._renew_lease()
             case messages.Sweep(service):
                 return await self._sweep(service)
-            case messages.Rerun():
-                raise NotImplementedError
         return messages.Done()
 
     @asynccontextmanager
@@ -256,22 +283,22 @@ class Life:
 
     # ── events and runs ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take_in(self, delivery_id: str, body: bytes) -> bool:
+    async def _take_in(self, asked: messages.TakeIn) -> bool:
         return await self._events.submit(
             NewEvent(
                 id=events.new_id(),
-                delivery_id=delivery_id,
+                delivery_id=asked.delivery_id,
                 routing_key=ROUTING_KEY,
                 event="push",
                 action="",
-                provider="internal",
+                provider=asked.provider,
                 headers={},
                 repo="",
                 ref="",
                 content_type="application/json",
-                size=len(body),
+                size=len(asked.body),
                 sha256="c" * 64,
-                body=body,
+                body=asked.body,
             )
         )
 
@@ -280,11 +307,13 @@ class Life:
             claims = await event_claims.claim(db, self._instance, timedelta(hours=1), 8)
         for claim in claims:
             try:
-                await self._runs.write(claim, self._planned(claim))
+                await self._runs.write(claim, await self._planned(claim))
             except ClaimLost:
                 continue
 
-    def _planned(self, claim: Claim) -> results.Result:
+    async def _planned(self, claim: Claim) -> results.Result:
+        if claim.provider == rerun.PROVIDER:
+            return await rerun.handle(self._parts, claim)
         assert claim.body is not None
         delivered = msgspec.json.decode(claim.body, type=messages.Delivered)
         workflow, event = delivered.workflow, delivered.event
@@ -295,7 +324,7 @@ class Life:
             ),
             workflow,
             Decision(workflow.name, matched=True, summary="push"),
-            LockPlace(event.sha, "b" * 64),
+            LockPlace(event.sha, LOCK_SHA256),
         )
         return results.with_runs(results.ends("processed", repo=event.repo, ref=event.ref), [Planned(run, planned)])
 
@@ -333,6 +362,8 @@ class Life:
             known = {one: free for one, free in offer.free.items() if one in self._agents.labels}
             self._agents.offer = messages.Dispatch(known, offer.gone)
             self._agents.sent = []
+            if offer.woken:
+                self._hearing.send(notify.QUEUE)
             await self._dispatcher.run_once()
             return messages.Dispatched(tuple(self._agents.sent))
 
@@ -341,7 +372,7 @@ class Life:
             held = await lease.acquire(db, "maintenance", self._instance, TTL)
         if held is None:
             return messages.Unable("somebody else leads")
-        service = SERVICES[name](self._pool, held, self._deaf, self._limits, SWEEPING, instance=self._instance)
+        service = SERVICES[name](self._pool, held, self._hearing, self._limits, SWEEPING, instance=self._instance)
         done = await service.run_once()
         if isinstance(done, repair_concurrency.Pass) and done.ended + done.idle:
             return messages.Broken(f"a concurrency group had to be repaired: {done}")

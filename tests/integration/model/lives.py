@@ -106,7 +106,7 @@ class Life:
         return found
 
     def close(self) -> None:
-        """Let it end by itself, if it has not."""
+        """Let it end by itself, if it has not. It may take a moment."""
         self._socket.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)

@@ -29,9 +29,10 @@ class Delivered(Struct, frozen=True):
 
 
 class TakeIn(Message, frozen=True):
-    """A webhook."""
+    """A webhook, or the request to run a run again."""
 
     delivery_id: str
+    provider: str
     body: bytes
 
 
@@ -52,6 +53,8 @@ class Tell(Message, frozen=True):
     session_id: str
     agent_id: str
     frame: JobAccepted | JobRejected | StepStatusChanged | JobStatusChanged
+    is_false: bool = False
+    """It tells of an attempt that is not the agent's, or not any more: it must not be taken."""
 
 
 class Cut(Message, frozen=True):
@@ -79,6 +82,8 @@ class Dispatch(Message, frozen=True):
     """Session → slots."""
     gone: tuple[str, ...] = ()
     """Sessions whose socket ends between the claim and the sending."""
+    woken: bool = True
+    """Another coordinator has told that something may have changed."""
 
 
 class AskStops(Message, frozen=True):
@@ -90,13 +95,6 @@ class AskStops(Message, frozen=True):
 class CancelRun(Message, frozen=True):
     run_id: str
     force: bool
-
-
-class Rerun(Message, frozen=True):
-    run_id: str
-    request: str
-    mode: str
-    job: str = ""
 
 
 class RenewLease(Message, frozen=True):
@@ -121,7 +119,6 @@ Body = (
     | Dispatch
     | AskStops
     | CancelRun
-    | Rerun
     | RenewLease
     | Sweep
 )

@@ -10,7 +10,7 @@ from tests.integration.model.arena import arena, play
 from tests.support import postgres
 
 FIXED = 20_261_202
-EXAMPLES = 14
+EXAMPLES = 9
 OPERATIONS = 5_000
 KILLS = 250
 """At least, of each of the two runs: 10,000 and 500 in a suite run."""

@@ -32,9 +32,9 @@ _groups = st.sampled_from(sorted(GROUPS)).flatmap(
     lambda group: st.builds(
         LockConcurrency,
         group=st.just(group),
-        cancel_in_progress=st.booleans(),
+        cancel_in_progress=st.sampled_from([False, False, True]),
         max=st.just(GROUPS[group]),
-        pending=st.sampled_from(["keep-latest", "queue"]),
+        pending=st.sampled_from(["keep-latest", "queue", "queue"]),
     )
 )
 _matrices = st.sampled_from([None, None, None, {"os": ("a", "b")}, {"os": ("a", "b", "c")}])
@@ -59,7 +59,7 @@ def _jobs(draw: st.DrawFn) -> tuple[LockJob, ...]:
                 fail_fast=fans and draw(st.booleans()),
                 retry_on_infra=draw(_retries),
                 environment="prod" if draw(st.integers(0, 19)) == 19 else None,
-                concurrency=draw(_groups) if draw(st.integers(0, 5)) == 5 else None,
+                concurrency=draw(_groups) if draw(st.integers(0, 7)) == 7 else None,
                 timeout_ms=60_000 if draw(st.booleans()) else None,
             )
         )
@@ -68,6 +68,6 @@ def _jobs(draw: st.DrawFn) -> tuple[LockJob, ...]:
 
 @st.composite
 def workflows(draw: st.DrawFn) -> LockWorkflow:
-    concurrency = draw(_groups) if draw(st.integers(0, 3)) == 3 else None
+    concurrency = draw(_groups) if draw(st.integers(0, 5)) == 5 else None
     timeout_ms = 3_600_000 if draw(st.booleans()) else None
     return workflow("ci", jobs=draw(_jobs()), concurrency=concurrency, timeout_ms=timeout_ms)

@@ -16,6 +16,7 @@ from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.pipeline.lock_files import LockFiles
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.service import Done, Pipeline, Settings
+from kici.orchestrator.pipeline.unservable import Labels
 from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.secrets.scoped import SYSTEM, ScopedSecrets
 from kici.orchestrator.store import events, sources
@@ -50,8 +51,14 @@ class Rig:
         self.notified = Notifications()
         self.pipeline = self.another()
 
-    def another(self, holder: str = "coordinator-a", settings: Settings = Settings(), **options: Any) -> Pipeline:
-        parts = Parts(self.pool, self.sources, self.repositories, LockFiles(self.repositories, limit=10))
+    def another(
+        self,
+        holder: str = "coordinator-a",
+        settings: Settings = Settings(),
+        labels: Labels | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        parts = Parts(self.pool, self.sources, self.repositories, LockFiles(self.repositories, limit=10), labels)
         return Pipeline(holder, self.pool, parts, settle_new_runs, self.notified, settings, **options)
 
     async def add_source(self, name: str, provider: str, *, clone_token: str = "") -> StoredSource:

@@ -41,6 +41,15 @@ async def test_an_event_that_is_worked_on_is_not_given_to_another(rig: Rig) -> N
         assert await event_claims.claim(db, "coordinator-b", LEASE, 10) == []
 
 
+async def test_an_event_that_is_being_claimed_is_passed_over(rig: Rig) -> None:
+    ids = [await pushed(rig), await pushed(rig)]
+    async with asyncio.timeout(10), rig.pool.acquire() as db, db.transaction():
+        (first,) = await event_claims.claim(db, "coordinator-a", LEASE, 1)
+        async with rig.pool.acquire() as other:
+            (second,) = await event_claims.claim(other, "coordinator-b", LEASE, 10)
+    assert {first.event_id, second.event_id} == set(ids)
+
+
 async def test_claims_at_the_same_moment_share_the_events(rig: Rig) -> None:
     ids = {await pushed(rig) for _ in range(6)}
 

@@ -47,6 +47,15 @@ async def test_many_workers_share_the_rows(pool: Pool[Record]) -> None:
     assert sorted(claimed.target for share in shares for claimed in share) == sorted(map(str, range(20)))
 
 
+async def test_a_row_that_is_being_claimed_is_passed_over(pool: Pool[Record]) -> None:
+    for target in ("a", "b"):
+        await put(pool, target)
+    async with asyncio.timeout(10), pool.acquire() as db, db.transaction():
+        (first,) = await outbox.claim(db, "mail", 1, hold_s=60)
+        (second,) = await claim(pool)
+    assert {first.target, second.target} == {"a", "b"}
+
+
 async def test_a_worker_whose_claim_ran_out_does_not_touch_the_row_any_more(pool: Pool[Record]) -> None:
     await put(pool, "a")
     (slow,) = await claim(pool, hold_s=0)

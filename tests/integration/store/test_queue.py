@@ -8,11 +8,10 @@ from asyncpg import Pool, Record
 
 from kici.engine.labels import Requirement, requirement
 from kici.engine.lockfile import Regex
-from kici.orchestrator.store import label_sets, lanes, queue
+from kici.orchestrator.store import label_sets, lanes, queue, queue_rules, tokens
 from kici.orchestrator.store.lanes import Claimed, Lane, Want
 from kici.orchestrator.store.queue import Enqueue, Release
 from tests.support import rows
-from tests.support.explain import explained
 
 LINUX = requirement(["linux"])
 
@@ -107,6 +106,15 @@ async def test_a_row_that_is_not_due_yet_is_passed_over(pool: Pool[Record]) -> N
     assert (again.job_id, again.attempt) == (later, 2)
 
 
+async def test_a_row_that_somebody_has_locked_is_passed_over(pool: Pool[Record]) -> None:
+    first, second = await put(pool, waiting(), waiting())
+    session = await rows.add_session(pool)
+    async with asyncio.timeout(10), pool.acquire() as db, db.transaction():
+        await db.execute("select from dispatch_queue where id = $1 for update", first)
+        assert await ids(pool, session, 2) == [second]
+    assert await ids(pool, session, 2) == [first]
+
+
 async def test_a_lapsed_coordinator_and_a_lost_session_get_nothing(pool: Pool[Record]) -> None:
     await put(pool, waiting())
     session = await rows.add_session(pool)
@@ -126,6 +134,17 @@ async def test_a_released_row_keeps_its_place_and_its_next_claim_the_next_number
         await queue.release(db, [Release(first, given_back=True, expires_s=60)])
     (again,) = await claim(pool, session, 1)
     assert (again.job_id, again.attempt, again.used) == (first, 2, 1)
+
+
+async def test_the_token_of_an_attempt_ends_when_its_job_goes_back_to_the_queue(pool: Pool[Record]) -> None:
+    (job_id,) = await put(pool, waiting())
+    (one,) = await claim(pool, await rows.add_session(pool), 1)
+    async with pool.acquire() as db:
+        found = await tokens.find_job(db, one.token_hash)
+        assert found is not None
+        assert (found.job_id, found.attempt) == (job_id, 1)
+        await queue.release(db, [Release(job_id)])
+        assert await tokens.find_job(db, one.token_hash) is None
 
 
 async def test_enqueuing_twice_is_once(pool: Pool[Record]) -> None:
@@ -155,42 +174,120 @@ async def test_two_that_make_the_same_label_sets_at_once_agree(pool: Pool[Record
     assert await pool.fetchval("select count(*) from label_sets") == 10
 
 
-@pytest.fixture
-async def crowded(pool: Pool[Record]) -> Pool[Record]:
-    """50,000 jobs that no agent here can run, in one lane, and a few that one can."""
-    await put(pool, *(waiting("few") for _ in range(3)), waiting("crowd", requirement(["mainframe"])))
-    await pool.execute(
-        """
-        insert into dispatch_queue (id, run_id, workflow_name, job_name, repository, label_set_id, sort_key, expires_at)
-        select gen_random_uuid(), gen_random_uuid(), 'ci', 'job', 'crowd',
-               (select id from label_sets where labels = '{mainframe}'), n, now() + interval '1 hour'
-          from generate_series(1, 50000) n
-        """
+async def lane_of(pool: Pool[Record], repository: str = "r") -> Lane:
+    number = await pool.fetchval("select label_set_id from dispatch_queue where repository = $1 limit 1", repository)
+    return Lane(number, repository)
+
+
+async def test_looking_from_the_known_lanes_on_finds_the_others(pool: Pool[Record]) -> None:
+    await put(pool, *(waiting(name) for name in ("b", "d", "f", "h")), waiting("d", requirement(["gpu"])))
+    linux, gpu = (await lane_of(pool, "b")).label_set_id, None
+    async with pool.acquire() as db:
+        sets = await lanes.open_label_sets(db, ())
+        (gpu,) = set(sets) - {linux}
+        assert await lanes.open_label_sets(db, [linux]) == [gpu]
+        assert await lanes.open_label_sets(db, sets) == []
+        whole = await lanes.open_lanes(db, [linux])
+        assert {lane.repository for lane in whole} == {"b", "d", "f", "h"}
+        for known in (["d"], ["b", "h"], ["a", "c", "i"], ["b", "d", "f", "h"]):
+            bounds = {Lane(linux, name): whole.get(Lane(linux, name), 0.0) for name in known}
+            assert set(await lanes.open_lanes(db, [linux], bounds)) == set(whole)
+        assert set(await lanes.open_lanes(db, [gpu])) == {Lane(gpu, "d")}
+        assert await lanes.open_lanes(db, [], {}) == {}
+        assert len(await lanes.every_open_lane(db, limit=3)) == 3
+
+
+async def test_what_lies_before_a_bound_is_not_seen_until_somebody_looks_without(pool: Pool[Record]) -> None:
+    old, new = await put(pool, waiting(), waiting())
+    await pool.execute("update dispatch_queue set sort_key = sort_key - 100 where id = $1", old)
+    lane = await lane_of(pool)
+    session = await rows.add_session(pool)
+    bound = await pool.fetchval("select sort_key from dispatch_queue where id = $1", new)
+    async with pool.acquire() as db:
+        assert (await lanes.open_lanes(db, [lane.label_set_id], {lane: bound}))[lane] <= bound
+        assert (await lanes.open_lanes(db, [lane.label_set_id]))[lane] < bound - 50
+        claimed = await lanes.claim(db, "here", [Want(lane, session, "x", bound), Want(lane, session, "y", bound)], 10)
+        assert [one.job_id for one in claimed] == [new]
+        assert claimed[0].bound <= bound
+        (again,) = await lanes.claim(db, "here", [Want(lane, session, "z")], 10)
+    assert again.job_id == old
+
+
+async def test_a_bound_never_lies_in_the_future_although_priorities_do(pool: Pool[Record]) -> None:
+    await put(pool, waiting(priority=-5))
+    lane = await lane_of(pool)
+    session = await rows.add_session(pool)
+    now = await pool.fetchval("select extract(epoch from now())::float8")
+    async with pool.acquire() as db:
+        assert (await lanes.open_lanes(db, [lane.label_set_id]))[lane] < now + 5
+        (one,) = await lanes.claim(db, "here", [Want(lane, session, "x")], 10)
+    assert one.bound < now + 5
+
+
+@pytest.mark.parametrize(
+    ("scope", "value", "left"),
+    [
+        ("all", "", set()),
+        ("repository", "a", {"b"}),
+        ("label", "kici:os:linux", set()),
+        ("label", "kici:os:windows", {"a", "b"}),
+    ],
+)
+async def test_nothing_is_claimed_of_what_is_paused(pool: Pool[Record], scope: str, value: str, left: set[str]) -> None:
+    await put(pool, waiting("a"), waiting("b"))
+    session = await rows.add_session(pool)
+    async with pool.acquire() as db:
+        await queue_rules.pause(db, scope, value, reason="", by="me")
+        (pause,) = await queue_rules.pauses(db)
+    assert {one.lane.repository for one in await claim(pool, session, 1)} == left
+    assert {name for name in ("a", "b") if not pause.holds(name, LINUX.labels)} == left
+    async with pool.acquire() as db:
+        assert await queue_rules.resume(db, scope, value)
+        assert not await queue_rules.resume(db, scope, value)
+    assert len(await claim(pool, session, 1)) == 2 - len(left)
+
+
+async def test_a_cap_counts_all_lanes_of_its_repository_and_what_runs_already(pool: Pool[Record]) -> None:
+    await put(
+        pool, *(waiting("a") for _ in range(3)), *(waiting("a", requirement(["x"])) for _ in range(3)), waiting("b")
     )
-    await pool.execute("vacuum analyze dispatch_queue, label_sets, agent_sessions, coordinators")
-    return pool
+    session = await rows.add_session(pool)
+    async with pool.acquire() as db:
+        await queue_rules.set_cap(db, "a", 2, by="me")
+        found = await lanes.every_open_lane(db)
+        wants = [Want(lane, session, uuid.uuid4().hex) for lane in found for _ in range(3)]
+        assert {one.lane.repository for one in await lanes.claim(db, "here", wants, 10)} == {"b"}, "without the lock"
+        async with db.transaction():
+            await lanes.lock_caps(db, ["a"])
+            claimed = await lanes.claim(db, "here", wants, 10, capped=["a"])
+            assert len(claimed) == 2
+            assert await lanes.claim(db, "here", wants, 10, capped=["a"]) == []
+        assert await queue_rules.running(db, ["a", "c"]) == {"a": 2}
+        await db.execute("delete from dispatch_queue where id = $1", claimed[0].job_id)
+        assert len(await lanes.claim(db, "here", wants, 10, capped=["a"])) == 1
+        await queue_rules.remove_cap(db, "a")
+        assert await lanes.claim(db, "here", wants, 10, default_cap=2, capped=["a"]) == []
+        assert len(await lanes.claim(db, "here", wants, 10)) == 3
 
 
-async def test_what_nobody_can_run_does_not_slow_the_claim_of_what_somebody_can(crowded: Pool[Record]) -> None:
-    session = await rows.add_session(crowded)
-    lane = await crowded.fetchrow("select label_set_id, repository from dispatch_queue where repository = 'few'")
-    assert lane
-    async with explained(crowded) as plan:
-        await lanes.open_label_sets(plan.db, ())
-        await lanes.open_lanes(plan.db, [lane["label_set_id"]])
-    assert not plan.scans("dispatch_queue")
-    assert plan.buffers < 40
-    wants = [Want(Lane(**lane), session, uuid.uuid4().hex) for _ in range(3)]
-    async with explained(crowded) as plan:
-        await lanes.claim(plan.db, "here", wants, 10)
-    assert not plan.scans("dispatch_queue")
-    assert plan.buffers < 150
+async def test_two_coordinators_that_claim_at_once_keep_a_cap(pool: Pool[Record]) -> None:
+    await put(pool, *(waiting("a") for _ in range(60)))
+    lane = await lane_of(pool, "a")
+    sessions = [await rows.add_session(pool, f"agent-{number}") for number in range(6)]
+    async with pool.acquire() as db:
+        await queue_rules.set_cap(db, "a", 4, by="me")
 
+    async def claim_all(session: str, coordinator: str) -> int:
+        count = 0
+        for _ in range(5):
+            async with pool.acquire() as db, db.transaction():
+                await lanes.lock_caps(db, ["a"])
+                wants = [Want(lane, session, uuid.uuid4().hex) for _ in range(3)]
+                count += len(await lanes.claim(db, coordinator, wants, 10, capped=["a"]))
+        return count
 
-async def test_the_sweepers_look_only_at_what_is_due(crowded: Pool[Record]) -> None:
-    async with explained(crowded) as plan:
-        await queue.find_expired(plan.db, 100)
-        await queue.find_unacknowledged(plan.db, 100)
-        await lanes.next_due_s(plan.db)
-    assert not plan.scans("dispatch_queue")
-    assert plan.buffers < 30
+    async with asyncio.timeout(20):
+        counts = await asyncio.gather(
+            *(claim_all(session, "here" if number % 2 else "there") for number, session in enumerate(sessions))
+        )
+    assert sum(counts) == 4

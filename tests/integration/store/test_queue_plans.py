@@ -102,7 +102,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "who holds a group": (lambda db, lane: waits.holders(db, [("k", "g")]), 40),
     "how many of a fan-out run": (lambda db, lane: waits.in_flight(db, [CROWD_RUN]), 60),
     "connected agents": (lambda db, lane: sessions.connected(db), 400),
-    "known labels": (lambda db, lane: known_labels.read(db), 60),
+    "known labels": (lambda db, lane: known_labels.read(db), 400),
     "the claimed, by repository": (lambda db, lane: queue_stats_view.read_claimed(db), 60),
 }
 

@@ -204,3 +204,108 @@ async def test_an_apply_that_answers_too_little_is_a_fault_and_answers_nobody_wr
     async with running(commit := GroupCommit(apply, max_items=5)):
         with pytest.raises(RuntimeError, match="1 items were applied, but 0 results"):
             await commit.submit(1)
+
+
+class Lines:
+    """Batches of letters with a number: the letter is the key. Each is held until it is let go."""
+
+    def __init__(self) -> None:
+        self.began: list[list[str]] = []
+        self.applied: list[list[str]] = []
+        self._changed = asyncio.Event()
+        self._held: dict[int, asyncio.Event] = {}
+
+    async def apply(self, items: Sequence[str]) -> list[str]:
+        number = len(self.began)
+        self.began.append(list(items))
+        self._held[number] = asyncio.Event()
+        self._changed.set()
+        await self._held[number].wait()
+        self.applied.append(list(items))
+        return list(items)
+
+    def let_go(self, number: int) -> None:
+        self._held[number].set()
+
+    async def until(self, batches: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.began) < batches:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def two_lines(lines: Lines) -> GroupCommit[str, str]:
+    return GroupCommit(lines.apply, max_items=10, lines=2, key=lambda item: item[0])
+
+
+@asynccontextmanager
+async def service(commit: GroupCommit[str, str]) -> AsyncIterator[None]:
+    task = asyncio.create_task(commit.run())
+    try:
+        async with asyncio.timeout(10):
+            yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_next_batch_is_on_its_way_while_the_first_commits_but_not_with_one_of_its_keys() -> None:
+    lines = Lines()
+    commit = two_lines(lines)
+    async with service(commit):
+        submitted = [asyncio.create_task(commit.submit("a1"))]
+        await lines.until(1)
+        submitted += [asyncio.create_task(commit.submit(item)) for item in ("a2", "b1", "a3", "b2")]
+        await lines.until(2)
+        assert lines.began == [["a1"], ["b1", "b2"]]
+        lines.let_go(1)
+        await asyncio.wait([submitted[2], submitted[4]])
+        assert len(lines.began) == 2
+        lines.let_go(0)
+        await lines.until(3)
+        lines.let_go(2)
+        assert await asyncio.gather(*submitted) == ["a1", "a2", "b1", "a3", "b2"]
+    assert lines.applied == [["b1", "b2"], ["a1"], ["a2", "a3"]]
+
+
+@given(st.lists(st.sampled_from("aab"), max_size=30), st.data())
+def test_items_of_one_key_keep_their_order_whatever_commits_first(keys: str, data: st.DataObject) -> None:
+    items = [f"{key}{number:02}" for number, key in enumerate(keys)]
+    done: list[str] = []
+
+    async def apply(batch: Sequence[str]) -> list[str]:
+        for _ in range(data.draw(st.integers(0, 3))):
+            await asyncio.sleep(0)
+        done.extend(batch)
+        return list(batch)
+
+    async def scenario() -> None:
+        commit: GroupCommit[str, str] = GroupCommit(apply, max_items=3, lines=3, key=lambda item: item[0])
+        async with service(commit):
+            assert await asyncio.gather(*map(commit.submit, items)) == items
+
+    asyncio.run(scenario())
+    for key in set(keys):
+        assert [item for item in done if item[0] == key] == [item for item in items if item[0] == key]
+
+
+async def test_it_can_be_started_again_after_it_stopped() -> None:
+    database = Database()
+    commit = GroupCommit(database.apply, max_items=2)
+    async with running(commit):
+        assert await commit.submit(1) == 10
+    async with running(commit):
+        await asyncio.sleep(0)  # it has begun
+        assert await commit.submit(2) == 20
+
+
+async def test_what_is_put_is_told_once_also_when_it_stops_in_the_midst_of_a_batch() -> None:
+    database = Database(held=True)
+    commit = GroupCommit(database.apply, max_items=1)
+    told: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    async with running(commit):
+        for number, answer in enumerate(told):
+            commit.put(number, answer)
+        await database.began.wait()
+    assert [type(answer.exception()) for answer in told] == [Unavailable, Unavailable]

@@ -40,7 +40,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class _Pending:
     """A frame that is not answered yet, and who is told. What `GroupCommit` wants for an answer."""
 
-    __slots__ = ("_plain", "_writer", "came_at", "item", "on_answer", "pause")
+    __slots__ = ("_plain", "_writer", "came_at", "item", "on_answer", "pause", "submitted")
 
     def __init__(self, writer: StatusWriter, item: Item, on_answer: Callable[[Answer], None]) -> None:
         self._writer = writer
@@ -49,9 +49,11 @@ class _Pending:
         self.on_answer = on_answer
         self.pause = FIRST_PAUSE_S
         self.came_at = time.perf_counter()
+        self.submitted = False
+        """In the queue or in a batch; not while it pauses, nor after its answer."""
 
     def done(self) -> bool:
-        return False
+        return not self.submitted
 
     def set_result(self, outcome: Outcome) -> None:
         if isinstance(outcome, Busy):
@@ -71,6 +73,7 @@ class _Pending:
         if self._plain or not isinstance(frame, JobStatusChanged):
             self._writer.answer(self, Refused(why, Kind.POISON))
             return
+        self.submitted = False
         # The job has ended all the same, and must not hang because its end could not be told.
         self._plain = True
         self.item = structs.replace(self.item, frame=_plain_end(frame, why))
@@ -132,15 +135,18 @@ class StatusWriter:
     # ── what pending frames ask for ───────────────────────────────────────────────────────────────────────────────────
 
     def again(self, pending: _Pending) -> None:
+        pending.submitted = True
         self._commits.put(pending.item, pending)
 
     def later(self, pending: _Pending) -> None:
         """After a pause that grows: a row is locked elsewhere, the database is away, an earlier frame waits."""
         metrics.PUT_OFF.inc()
+        pending.submitted = False
         asyncio.get_running_loop().call_later(pending.pause * random.uniform(0.5, 1.5), self.again, pending)
         pending.pause = min(2 * pending.pause, LONGEST_PAUSE_S)
 
     def answer(self, pending: _Pending, answer: Answer) -> None:
+        pending.submitted = False
         self._answered(pending.item)
         metrics.APPLY_S.observe(time.perf_counter() - pending.came_at)
         if isinstance(answer, Refused):

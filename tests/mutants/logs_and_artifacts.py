@@ -1,0 +1,69 @@
+"""Logs and artifacts of attempts that are over."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import STORE, Mutation
+
+WRITER = "integration/logs/test_writer.py"
+COMPACT = "integration/logs/test_compact.py"
+ARTIFACTS = "integration/caches/test_artifacts.py"
+LOG_WRITER = "src/kici/orchestrator/logs/writer.py"
+
+MUTATIONS = (
+    Mutation(
+        "chunks-of-older-attempts-are-stored",
+        LOG_WRITER,
+        "if chunk.attempt != fence.attempt:",
+        "if False:",
+        (f"{WRITER}::test_an_older_attempt_and_a_foreign_agent_are_refused",),
+    ),
+    Mutation(
+        "chunks-of-other-agents-are-stored",
+        LOG_WRITER,
+        "if fence.agent_id is None or agents.get(item.session_id) != fence.agent_id:",
+        "if False:",
+        (f"{WRITER}::test_an_older_attempt_and_a_foreign_agent_are_refused",),
+    ),
+    Mutation(
+        "a-closed-log-takes-chunks",
+        LOG_WRITER,
+        "if _ref(item.chunk) in closed:",
+        "if False:",
+        (f"{WRITER}::test_a_closed_log_takes_nothing_more",),
+    ),
+    Mutation(
+        "a-chunk-that-comes-twice-fails",
+        f"{STORE}/logs.py",
+        "        on conflict (job_id, attempt, step_index, sequence, log_hour) do nothing\n",
+        "",
+        (f"{WRITER}::test_chunks_may_come_twice_and_in_any_order",),
+    ),
+    Mutation(
+        "a-log-is-closed-twice",
+        f"{STORE}/logs.py",
+        "select log_lines is null from execution_steps where id = $1 for update",
+        "select true from execution_steps where id = $1 for update",
+        (f"{COMPACT}::test_two_coordinators_on_the_same_log_leave_one_object",),
+    ),
+    Mutation(
+        "a-log-is-closed-while-a-chunk-is-stored",
+        f"{STORE}/logs.py",
+        " order by s.id for key share of s",
+        " order by s.id",
+        (f"{WRITER}::test_a_log_is_not_closed_while_a_chunk_of_it_is_stored",),
+    ),
+    Mutation(
+        "artifacts-of-older-attempts-become-visible",
+        f"{STORE}/artifacts.py",
+        "where job_id = $1 and attempt = $2 and status in ('running', 'recovering', 'cancelling') for share",
+        "where job_id = $1 and $2::int > 0 and status in ('running', 'recovering', 'cancelling') for share",
+        (f"{ARTIFACTS}::test_an_attempt_that_is_over_makes_nothing_visible",),
+    ),
+    Mutation(
+        "an-artifacts-name-is-given-twice",
+        f"{STORE}/artifacts.py",
+        "on conflict (run_id, name) do nothing",
+        "on conflict (run_id, name) do update set object_key = excluded.object_key",
+        (f"{ARTIFACTS}::test_a_name_is_given_once_in_a_run",),
+    ),
+)
