@@ -32,7 +32,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "where jobs belong": (lambda db: jobs.whereabouts(db, JOBS), 10 * COUNT),
     "sessions": (lambda db: sessions.states(db, [SESSION], keep=True), 20),
     "locking what is free": (
-        lambda db: attempts.lock_free(db, runs=RUNS, job_ids=JOBS, with_run=JOBS, with_row=JOBS),
+        lambda db: attempts.lock_free(db, runs=RUNS, job_ids=JOBS, rows=JOBS),
         16 * COUNT,
     ),
     "accepting": (

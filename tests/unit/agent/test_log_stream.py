@@ -96,12 +96,12 @@ async def test_a_chunk_leaves_by_itself_after_a_short_time() -> None:
     assert log.close() == 1
 
 
-async def test_much_output_goes_in_chunks_of_64_kib() -> None:
+async def test_much_output_goes_in_chunks_of_bounded_size() -> None:
     reader = Reader()
     log = step_log(reader)
     await log.write(b"x" * 99 + b"\n" + b"\n" * 10_000)
-    assert log.close() == 4
-    await reader.read(4)
+    assert log.close() == 2
+    await reader.read(2)
     sizes = [len(zstandard.ZstdDecompressor().decompress(chunk.data)) for chunk in reader.chunks]
     assert all(size <= CHUNK_BYTES for size in sizes)
     assert len(reader.lines()) == 10_001
@@ -141,3 +141,12 @@ def test_no_text_is_lost(texts: list[str]) -> None:
     if whole:
         lines = asyncio.run(written(*(text.encode() for text in texts)))
         assert b"\n".join(lines) == whole.removesuffix(b"\n")
+
+
+async def test_a_line_of_just_the_greatest_length_stays_whole_among_others() -> None:
+    reader = Reader()
+    log = step_log(reader)
+    whole, long = b"x" * LINE_BYTES, b"y" * (LINE_BYTES + 1)
+    await log.write(b"a\n" + whole + b"\nb\n" + long + b"\nc\n" + whole + b"\n")
+    await reader.read(log.close())
+    assert reader.lines() == [b"a", whole, b"b", long[:-1], b"y", b"c", whole]

@@ -85,12 +85,13 @@ class Batch:
             db,
             runs=await in_free_scopes(db, [places[job_id] for job_id in with_run]),
             job_ids={item.job_id for item in self._open()},
-            with_run=with_run,
-            with_row=with_row,
+            rows=with_row,
         )
         self.locked.runs = {run.run_id: run for run in free.runs}
-        self.locked.jobs = {job.job_id: job for job in free.jobs}
-        self.locked.queue = {row.id: row for row in free.rows}
+        self.locked.jobs = {
+            job.job_id: job for job in free.jobs if job.job_id not in with_run or job.run_id in self.locked.runs
+        }
+        self.locked.queue = {row.id: row for row in free.rows if row.id in self.locked.jobs}
         missing = (with_row & self.locked.jobs.keys()) - self.locked.queue.keys()
         for job_id in await queue.existing(db, missing) if missing else ():
             del self.locked.jobs[job_id]

@@ -29,23 +29,19 @@ class Free(Struct, frozen=True):
 _free = msgspec.json.Decoder(Free)
 
 
-async def lock_free(
-    db: Db, *, runs: Collection[str], job_ids: Collection[str], with_run: Collection[str], with_row: Collection[str]
-) -> Free:
-    """Lock these runs; these jobs, of `with_run` only those whose run is locked now; and of `with_row` the queue rows.
-    What is locked elsewhere is missing. Nobody is waited for, so the order does not matter."""
+async def lock_free(db: Db, *, runs: Collection[str], job_ids: Collection[str], rows: Collection[str]) -> Free:
+    """Lock these runs, jobs and queue rows (by job). What is locked elsewhere is missing. Nobody is waited for, so the
+    order does not matter, and a row that turns out to be of no use hurts nobody for long."""
     text = await db.fetchval(
         f"""
         with r as materialized (
           select {run_states.COLUMNS} from execution_runs where run_id = any($1::uuid[])
              for no key update skip locked
         ), j as materialized (
-          select {jobs.COLUMNS} from execution_jobs
-           where job_id = any($2::uuid[]) and (job_id <> all($3::uuid[]) or run_id in (select run_id from r))
-             for no key update skip locked
+          select {jobs.COLUMNS} from execution_jobs where job_id = any($2::uuid[]) for no key update skip locked
         ), q as materialized (
           select id, run_id, attempt, session_id, accepted_at, rejections from dispatch_queue
-           where id = any($4::uuid[]) and id in (select job_id from j) for update skip locked
+           where id = any($3::uuid[]) for update skip locked
         )
         select json_build_object('runs', coalesce((select json_agg(r) from r), '[]'),
                                  'jobs', coalesce((select json_agg(j) from j), '[]'),
@@ -53,8 +49,7 @@ async def lock_free(
         """,  # noqa: S608 - constants
         sorted(runs),
         sorted(job_ids),
-        sorted(with_run),
-        sorted(with_row),
+        sorted(rows),
     )
     return _free.decode(text)
 
