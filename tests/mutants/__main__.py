@@ -51,15 +51,16 @@ class _Trial:
             self._benches.put(Workbench(folder / str(number), database_url))
         self._printing = threading.Lock()
         self.wrong = 0
-        self.survived = 0
+        self.killed = 0
 
     def run(self) -> int:
         with ThreadPoolExecutor(self._jobs) as pool:
             list(pool.map(self._without_mutation, self._shares()))
             if not self.wrong:
                 list(pool.map(self._with_mutation, self._mutations))
-        print(f"mutants {len(self._mutations)} survived {self.survived}", flush=True)
-        return 1 if self.wrong or self.survived else 0
+        survived = len(self._mutations) - self.killed
+        print(f"mutants {len(self._mutations)} survived {survived}", flush=True)
+        return 1 if self.wrong or survived else 0
 
     def _shares(self) -> list[list[str]]:
         """All named tests, a share for each workbench, those of one file together."""
@@ -89,9 +90,9 @@ class _Trial:
                 return
         match outcome.kind:
             case "failed":
+                self.killed += 1
                 self._say(f"{mutation.name}: killed by {outcome.test}")
             case "passed":
-                self.survived += 1
                 self._say(f"{mutation.name}: SURVIVED {', '.join(mutation.tests)}")
             case "broken":
                 self.wrong += 1

@@ -12,11 +12,11 @@ LOST = "integration/maintenance/test_lost_agents.py"
 
 MUTATIONS = (
     Mutation(
-        "two-coordinators-claim-the-same-row",
+        "a-claimed-row-is-claimed-again",
         f"{STORE}/lanes.py",
-        "                 for update skip locked\n",
-        "",
-        (f"{QUEUE}::test_no_row_is_given_twice_however_many_claim_at_once",),
+        "where q.session_id is null and q.not_before <= now()",
+        "where q.not_before <= now()",
+        (f"{QUEUE}::test_inside_a_lane_age_decides_and_priority_is_worth_some_of_it",),
     ),
     Mutation(
         "a-claim-waits-for-a-row-that-somebody-has",

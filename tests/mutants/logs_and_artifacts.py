@@ -7,47 +7,47 @@ from tests.mutants.mutation import STORE, Mutation
 WRITER = "integration/logs/test_writer.py"
 COMPACT = "integration/logs/test_compact.py"
 ARTIFACTS = "integration/caches/test_artifacts.py"
-LOG_WRITER = "src/kici/orchestrator/logs/writer.py"
+LOGS = f"{STORE}/logs.py"
 
 MUTATIONS = (
     Mutation(
         "chunks-of-older-attempts-are-stored",
-        LOG_WRITER,
-        "if chunk.attempt != fence.attempt:",
-        "if False:",
+        LOGS,
+        "when sent.attempt <> jobs.attempt",
+        "when false",
         (f"{WRITER}::test_an_older_attempt_and_a_foreign_agent_are_refused",),
     ),
     Mutation(
         "chunks-of-other-agents-are-stored",
-        LOG_WRITER,
-        "if fence.agent_id is None or agents.get(item.session_id) != fence.agent_id:",
-        "if False:",
+        LOGS,
+        "when jobs.agent_id is null or owners.agent_id is distinct from jobs.agent_id",
+        "when false",
         (f"{WRITER}::test_an_older_attempt_and_a_foreign_agent_are_refused",),
     ),
     Mutation(
         "a-closed-log-takes-chunks",
-        LOG_WRITER,
-        "if _ref(item.chunk) in closed:",
-        "if False:",
+        LOGS,
+        "when steps.closed then",
+        "when false then",
         (f"{WRITER}::test_a_closed_log_takes_nothing_more",),
     ),
     Mutation(
         "a-chunk-that-comes-twice-fails",
-        f"{STORE}/logs.py",
+        LOGS,
         "        on conflict (job_id, attempt, step_index, sequence, log_hour) do nothing\n",
         "",
         (f"{WRITER}::test_chunks_may_come_twice_and_in_any_order",),
     ),
     Mutation(
         "a-log-is-closed-twice",
-        f"{STORE}/logs.py",
+        LOGS,
         "select log_lines is null from execution_steps where id = $1 for update",
         "select true from execution_steps where id = $1 for update",
         (f"{COMPACT}::test_two_coordinators_on_the_same_log_leave_one_object",),
     ),
     Mutation(
         "a-log-is-closed-while-a-chunk-is-stored",
-        f"{STORE}/logs.py",
+        LOGS,
         " order by s.id for key share of s",
         " order by s.id",
         (f"{WRITER}::test_a_log_is_not_closed_while_a_chunk_of_it_is_stored",),

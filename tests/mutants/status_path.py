@@ -107,8 +107,8 @@ MUTATIONS = (
     Mutation(
         "a-batch-waits-for-rows-that-are-locked",
         f"{STORE}/attempts.py",
-        "or run_id in (select run_id from r))\n             for no key update skip locked",
-        "or run_id in (select run_id from r))\n             for no key update",
+        "where job_id = any($2::uuid[]) for no key update skip locked",
+        "where job_id = any($2::uuid[]) for no key update",
         (f"{WRITER}::test_a_job_locked_elsewhere_waits_and_keeps_its_order_while_others_go_on",),
     ),
     Mutation(

@@ -19,9 +19,10 @@ from tests.mutants.mutation import Mutation
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("src", "tests", "pyproject.toml")
-TEST_S = 15
+TEST_S = 20
 """A test that hangs is one that fails."""
 RUN_S = 120
+_HUNG = re.compile(r"Timeout \(>[0-9.]+s\)")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -82,6 +83,10 @@ class Workbench:
         failed = _FAILED.search(done.stdout)
         if done.returncode == 0:
             return Outcome("passed")
+        if hung := _HUNG.search(done.stdout):
+            return Outcome(
+                "failed", f"{failed.group(1).removeprefix('tests/') if failed else tests[0]}: {hung.group()}"
+            )
         if done.returncode == 1 and failed:
             return Outcome("failed", failed.group(1).removeprefix("tests/"))
         return Outcome("broken", output=f"{done.stdout[-3000:]}\n{done.stderr[-1000:]}")

@@ -82,8 +82,21 @@ async def test_a_closed_log_takes_nothing_more(pool: Pool[Record], writer: LogWr
 
 
 async def test_a_log_is_not_closed_while_a_chunk_of_it_is_stored(pool: Pool[Record], job: rows.Job) -> None:
+    chunk = rows.chunk(job, 0, ["x"], first_line=0)
+    sent = logs.Sent(
+        session_id=job.session_id,
+        job_id=chunk.job_id,
+        attempt=chunk.attempt,
+        step_index=chunk.step_index,
+        sequence=chunk.sequence,
+        first_line=chunk.first_line,
+        lines=chunk.lines,
+        data=chunk.data,
+    )
     async with pool.acquire() as db, db.transaction():
-        assert await logs.keep_open(db, {(job.job_id, 1, 0)}) == set()
+        for hour in await logs.hours_of(db, [job.job_id]):
+            await logs.create_partition(db, hour)
+        assert await logs.append(db, [sent]) == [None]
         with pytest.raises(LockNotAvailableError):
             await pool.execute("select from execution_steps where id = $1 for update nowait", job.step_ids[0])
 

@@ -12,6 +12,8 @@ from tests.integration.model.play import ENDS_JOBS, Asked, Play
 
 ROUNDS = 400
 """In which all must be over."""
+UNREST = 12
+"""In so many rounds coordinators are still killed."""
 STANDING = 30
 """So many rounds after one another without any change, and nothing will ever change."""
 
@@ -24,7 +26,7 @@ def finish(play: Play) -> None:
         play.choices = random.Random(number)
         play.live()
         before = play.seen
-        play.fire(_everything(play), kills=number % 2 if number < 8 else 0)
+        play.fire(_everything(play), kills=1 if number < UNREST else 0)
         if (play.seen.quiet and play.ledger.deliveries >= play.deliveries.keys()) or standing > STANDING:
             break
         unchanged = (play.seen.jobs, play.seen.rows) == (before.jobs, before.rows)

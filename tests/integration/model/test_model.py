@@ -10,7 +10,8 @@ from tests.integration.model.arena import arena, play
 from tests.support import postgres
 
 FIXED = 20_261_202
-EXAMPLES = 9
+EXAMPLES = 3
+"""Between two looks at the tally."""
 OPERATIONS = 5_000
 KILLS = 250
 """At least, of each of the two runs: 10,000 and 500 in a suite run."""
