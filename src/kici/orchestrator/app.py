@@ -72,9 +72,10 @@ from kici.orchestrator.logs.drop_partitions import DropLogPartitions
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.maintenance import end_stale_waits, repair_concurrency, sweeper
+from kici.orchestrator.maintenance import end_stale_waits, forget_gone, repair_concurrency, sweeper
 from kici.orchestrator.maintenance.cancel_overdue_runs import CancelOverdueRuns
 from kici.orchestrator.maintenance.end_stale_waits import EndStaleWaits
+from kici.orchestrator.maintenance.forget_gone import ForgetGone
 from kici.orchestrator.maintenance.lose_sessions import LoseSessions
 from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
@@ -240,6 +241,7 @@ async def serve(settings: Settings) -> None:
                 CancelOverdueRuns(*parts, sweeping, instance=instance),
                 StopOverdueJobs(*parts, sweeping, instance=instance),
                 RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
+                ForgetGone(pool, held, forget_gone.Settings()),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 

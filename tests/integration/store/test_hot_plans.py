@@ -273,6 +273,7 @@ STATEMENTS: dict[str, Case] = {
     "renewing the own lease": Case(
         lambda db: coordinators.renew(db, "here", 15 * SECOND, version="t", url="u"), 20, answering=True
     ),
+    "forgetting coordinators": Case(lambda db: coordinators.forget(db, gone_for=timedelta(days=7)), 20),
     "living coordinators": Case(lambda db: coordinators.living(db), 20),
     "whether an outage is over": Case(lambda db: outages.just_over(db, "here", 15 * SECOND), 20),
     "a leader's lease": Case(led, 30, answering=True),
@@ -287,6 +288,7 @@ STATEMENTS: dict[str, Case] = {
     "whether a session is still silent": Case(
         lambda db: sessions.still_silent(db, Silent(SESSION, "agent-1", "here", 1.0))
     ),
+    "forgetting sessions": Case(lambda db: sessions.forget(db, closed_for=timedelta(days=7), batch=100), 2_000),
     "sessions that are there": Case(lambda db: sessions.present(db, [SESSION])),
     "when sessions were heard": Case(lambda db: sessions.heard(db, [SESSION])),
     "label sets": Case(lambda db: label_sets.read(db, [1, 2]), 20),

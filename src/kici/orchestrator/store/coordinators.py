@@ -59,3 +59,19 @@ async def living(db: Db) -> list[Coordinator]:
         """
     )
     return [Coordinator(**row) for row in rows]
+
+
+async def forget(db: Db, *, gone_for: timedelta) -> int:
+    """Delete coordinators whose lease ran out that long ago and that have no open session left. Returns how many.
+
+    Each start of a process is another instance, so they would pile up.
+    """
+    done = await db.execute(
+        """
+        delete from coordinators c
+         where c.lease_expires_at < now() - $1::interval
+           and not exists (select from agent_sessions s where s.coordinator = c.instance and s.closed_at is null)
+        """,
+        gone_for,
+    )
+    return int(done.rsplit(" ", 1)[1])

@@ -7,7 +7,7 @@ while the agent is silent. Session rows are locked before runs, jobs and queue r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
@@ -207,6 +207,27 @@ async def close_settled(db: Db, *, lost_for_s: float) -> int:
            and not exists (select from dispatch_queue q where q.session_id = s.id)
         """,
         lost_for_s,
+    )
+    return int(done.rsplit(" ", 1)[1])
+
+
+async def forget(db: Db, *, closed_for: timedelta, batch: int) -> int:
+    """Delete up to `batch` sessions that were closed that long ago, the longest closed first. Returns how many.
+
+    A job that runs, recovers or is being cancelled keeps its session.
+    """
+    done = await db.execute(
+        """
+        delete from agent_sessions where id in (
+          select s.id from agent_sessions s
+           where s.closed_at < now() - $1::interval
+             and not exists (select from execution_jobs j where j.session_id = s.id
+                                and j.status in ('running', 'recovering', 'cancelling'))
+             and not exists (select from dispatch_queue q where q.session_id = s.id)
+           order by s.closed_at limit $2 for update of s skip locked)
+        """,
+        closed_for,
+        batch,
     )
     return int(done.rsplit(" ", 1)[1])
 
