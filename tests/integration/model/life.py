@@ -210,7 +210,7 @@ class Life:
             try:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 asked = messages.request(await reader.readexactly(length))
-            except asyncio.IncompleteReadError:
+            except (asyncio.IncompleteReadError, ConnectionResetError):
                 return
             task = group.create_task(self._handle(asked))
             if isinstance(asked.body, messages.Tell):
