@@ -62,7 +62,7 @@ class LogAgent:
         self.outbox = Outbox()
         self.jobs: dict[str, AttemptRef] = {}
         self.taken = asyncio.Event()
-        self.secrets = Secrets(f"a-secret-value-{number}" for number in range(10))
+        self.secrets = Secrets(hashlib.sha256(b"%d" % number).hexdigest() for number in range(10))
         self._boot_id = str(uuid.uuid4())
         self._token = token
         self.connection = Connection(url, self, self.outbox, Silence())

@@ -107,3 +107,9 @@ def test_secrets_are_masked_inside_outputs_and_not_shown_by_repr() -> None:
     secret = Secrets(["hunter2"])
     assert secret.mask_all({"hunter2": ["x hunter2", 7, {"a": None}]}) == {"***": ["x ***", 7, {"a": None}]}
     assert "hunter2" not in repr(secret)
+
+
+def test_bytes_that_no_text_holds_are_left_as_they_are() -> None:
+    data = bytes(range(0xF0, 0x100)) + b"\xf8" * 9 + b"\xfc" * 4
+    masker = Masker(["hunter2"])
+    assert masker.feed(data + b"hunter2\n") + masker.flush() == data + b"***\n"
