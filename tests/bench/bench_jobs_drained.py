@@ -26,10 +26,10 @@ PEERS = {
     "jobs_drained_beside_procrastinate": "procrastinate",
 }
 NAMES = tuple(PEERS)
-JOBS = int(os.environ.get("JOBS", "20000"))
+JOBS = int(os.environ.get("JOBS") or 20_000)
 ROUNDS = 5
-AGENTS = int(os.environ.get("AGENTS", "100"))
-SLOTS = int(os.environ.get("SLOTS", "10"))
+AGENTS = int(os.environ.get("AGENTS") or 100)
+SLOTS = int(os.environ.get("SLOTS") or 10)
 SLOW_PEER_SHARE = 10
 LIMIT = 1.5
 

@@ -31,7 +31,7 @@ class Explained:
 
     async def execute(self, statement: str, *args: Any) -> str:
         await self.fetch(statement, *args)
-        return "EXPLAIN 0"
+        return f"{self.plans[-1].get('Operation', 'select').upper()} 0"
 
     async def executemany(self, statement: str, rows: list[Any]) -> None:
         for row in rows:

@@ -26,6 +26,10 @@ HISTORY = 1_000_000
 REFERRING = ("event_payloads", "execution_job_needs", "execution_jobs")
 """Tables that refer to those below, and so become unlogged before them."""
 TABLES = ("dispatch_queue", "execution_runs", "execution_jobs", "execution_steps", "event_log")
+BESIDE = ("execution_job_needs", "artifacts", "outbox", "log_chunks_2026010203", "concurrency_groups")
+"""Tables of which there are 100,000 rows or more besides."""
+LOG_HOUR = "2026-01-02 03:00:00+00"
+"""Of the partition that holds chunks of 100 steps, 1,000 of each."""
 
 ROWS = """
 insert into label_sets (key, labels, excludes)
@@ -89,6 +93,27 @@ insert into event_log (id, org_id, delivery_id, routing_key, event, source, prov
 select ('0000000d-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'default', 'old-' || n, 'k', 'push', 'direct',
        'local', 0, '', 'processed', now() - n * interval '1 minute', now(), 'team/app-' || n % 50, 'refs/heads/main'
   from generate_series(1, {history} / 5) n;
+insert into event_payloads (event_id, body)
+select id, '{{}}' from event_log where delivery_id in (select 'old-' || n from generate_series(1, 100) n);
+insert into execution_job_needs (run_id, job_id, upstream_job_id, job_name, upstream_name, run_on)
+select run_id, job_id, job_id, 'build', 'build', '["success"]' from execution_jobs where status = 'success';
+insert into artifacts (run_id, job_id, attempt, name, object_key, size_bytes, sha256)
+select run_id, job_id, 1, 'wheel', 'k', 1, '' from execution_jobs where status = 'success';
+insert into outbox (kind, target, dedupe_key, due_at)
+select case when n % 100 = 0 then 'compact_log' else 'notify' end, n::text, n::text, now() - n * interval '1 second'
+  from generate_series(1, {history} / 10) n;
+insert into concurrency_groups (group_key, routing_key, run_id, status, completed_at)
+select 'g-' || n % 50, 'k::team/app-' || n % 50, run_id, 'completed', now()
+  from (select run_id, row_number() over () as n from execution_runs where status = 'success') r;
+create table log_chunks_2026010203 (like log_chunks including defaults);
+alter table log_chunks attach partition log_chunks_2026010203
+  for values from ('2026-01-02 03:00:00+00') to ('2026-01-02 04:00:00+00');
+update execution_jobs set log_hour = '2026-01-02 03:00:00+00', agent_id = 'agent-1'
+ where job_id in (select ('0000000c-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 100) n);
+insert into log_chunks (log_hour, job_id, attempt, step_index, sequence, first_line, lines, bytes)
+select '2026-01-02 03:00:00+00', ('0000000c-0000-4000-8000-' || lpad(to_hex(step), 12, '0'))::uuid, 1, 0, n, 10 * n, 10,
+       decode(repeat(md5(n::text), 8), 'hex')
+  from generate_series(1, 100) step, generate_series(0, {history} / 1000 - 1) n;
 """
 
 

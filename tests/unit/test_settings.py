@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kici.orchestrator import settings_names
+from kici import settings_names
 from kici.orchestrator.settings import Settings, SettingsError, load
 
 

@@ -22,7 +22,7 @@ from kici.agent.errors import SettingsInvalid
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
 from kici.agent.sandbox.choose import choose
-from kici.agent.settings import NAMES, Settings, load
+from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
 from kici.errors import KiciError
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load(os.environ)
         own_log.configure(settings)
-        for name, meant in settings_names.misspelt(os.environ, NAMES):
+        for name, meant in settings_names.misspelt(os.environ, settings_names.AGENT):
             log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
         facts.check_tools()
         if settings.die_with_parent:

@@ -13,26 +13,10 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Struct
 
+from kici import settings_names
 from kici.agent.errors import SettingsInvalid
 
-FROM_ENVIRONMENT = (
-    "orchestrator_url",
-    "agent_id",
-    "agent_token",
-    "agent_token_file",
-    "labels",
-    "sandbox",
-    "sandbox_network",
-    "agent_slots",
-    "work_dir",
-    "max_log_size_bytes",
-    "min_free_bytes",
-    "drain_s",
-    "die_with_parent",
-    "log_level",
-    "log_format",
-)
-NAMES = frozenset(f"KICI_{name.upper()}" for name in FROM_ENVIRONMENT)
+FROM_ENVIRONMENT = tuple(name.removeprefix("KICI_").lower() for name in settings_names.AGENT)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-
-import bracex
-import re2
+from typing import TYPE_CHECKING
 
 from kici.engine.errors import PatternError
+
+if TYPE_CHECKING:
+    import re2
+
+# bracex, re2 and wcmatch are imported where a pattern needs them: most are plain names, and every program starts with
+# this module.
 
 MAX_LENGTH = 512
 MAX_BRACES = 100
 """Alternatives that the braces of one pattern may expand to."""
 MAX_WILDCARDS_BESIDE_NEGATION = 3
 _GROUP_END = {"@": ")", "?": ")?", "*": ")*", "+": ")+"}
-_quiet = re2.Options()
-_quiet.log_errors = False
 
 
 def is_glob(text: str) -> bool:
@@ -36,6 +38,10 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     """A function that tells whether a string matches. Raises `PatternError` for what is no glob."""
     if not pattern or len(pattern) > MAX_LENGTH:
         raise PatternError(f"a glob has 1 to {MAX_LENGTH} characters, this one has {len(pattern)}")
+    if not is_glob(pattern):
+        return pattern.__eq__
+    import bracex
+
     try:
         alternatives = bracex.expand(pattern, keep_escapes=True, limit=MAX_BRACES)
     except bracex.ExpansionLimitException as error:
@@ -46,7 +52,7 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
                 f"glob {pattern!r} has `!(…)` and more than {MAX_WILDCARDS_BESIDE_NEGATION} wildcards:"
                 " write the exclusion as a pattern of its own, with `!` in front"
             )
-        from wcmatch import glob  # nearly nobody writes `!(…)`, and every program imports this module
+        from wcmatch import glob
 
         flags = glob.GLOBSTAR | glob.EXTGLOB | glob.FORCEUNIX | glob.CASE | glob.DOTGLOB
         matcher = glob.compile(alternatives, flags=flags)
@@ -57,8 +63,12 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
 
 def compile_regex(regex: str, *, of: str = "") -> re2._Regexp:
     """RE2, or `PatternError` with RE2's own reason."""
+    import re2
+
+    quiet = re2.Options()
+    quiet.log_errors = False
     try:
-        return re2.compile(regex, _quiet)
+        return re2.compile(regex, quiet)
     except re2.error as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error.args[0]
         raise PatternError(
@@ -131,15 +141,20 @@ def _segment(segment: str, glob: str) -> str:
             out += f"[^/{body}]" if negated else f"[{body}]"
             index = end
         elif character == "\\" and following:
-            out += re2.escape(following)
+            out += _literal(following)
             index += 1
         elif character == "|" and groups:
             out += "|"
         elif character == ")" and groups:
             out += groups.pop()
         else:
-            out += re2.escape(character)
+            out += _literal(character)
         index += 1
     if groups:
         raise PatternError(f"glob {glob!r} has a group without its `)`")
     return out
+
+
+def _literal(character: str) -> str:
+    """For RE2, which takes a backslash before every character that is no letter, digit or `_`, and is ASCII."""
+    return character if character.isalnum() or character == "_" or not character.isascii() else f"\\{character}"

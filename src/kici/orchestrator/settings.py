@@ -6,7 +6,6 @@ may stand in the same environment.
 
 from __future__ import annotations
 
-import difflib
 import math
 import typing
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from kici.orchestrator import settings_names
+from kici import settings_names
 from kici.orchestrator.errors import OrchestratorError
 
 PREFIX: Final = "KICI_"
@@ -198,8 +197,8 @@ def _strangers(environ: Mapping[str, str], fields: Mapping[str, Any]) -> list[st
         if settings_names.of_a_later_version(variable):
             told.append(f"{variable} has no effect: this version does not have what it sets")
             continue
-        nearest = difflib.get_close_matches(variable, ours, n=1, cutoff=0.75)
-        told.append(f"{variable} is unknown" + (f": is {nearest[0]} meant?" if nearest else ", and has no effect"))
+        nearest = settings_names.nearest(variable, ours)
+        told.append(f"{variable} is unknown" + (f": is {nearest} meant?" if nearest else ", and has no effect"))
     return told
 
 

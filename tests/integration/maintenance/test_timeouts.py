@@ -110,6 +110,7 @@ async def test_an_agent_that_is_there_and_stuck_holds_no_job_for_ever(here: Coor
         made, build = await begun(here, agent)
         await let_pass(here, 151)
         assert await stopping(here, held).run_once() == stop_overdue_jobs.Pass(1, 1)
+        assert not (await agent.expect(Cancel)).force
         await let_pass(here, 91)
         assert await settling(here, held).run_once() == settle_overdue.Pass(1, 0, 0)
         assert (await agent.expect(Cancel, 2)).force

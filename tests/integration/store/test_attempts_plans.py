@@ -42,7 +42,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
     "states of steps": (lambda db: steps.states(db, [(job, 1, 0) for job in JOBS]), 8 * COUNT),
     "writing steps": (lambda db: steps.write(db, WRITES), 30 * COUNT),
     "ending": (lambda db: attempts.end(db, ENDINGS, SETTLEMENTS), 60 * COUNT),
-    "which runs are over": (lambda db: run_states.endings_of_jobs(db, RUNS), 12 * COUNT),
+    "which runs are over": (lambda db: run_states.endings_of_jobs(db, RUNS), 16 * COUNT),
     "ending runs": (
         lambda db: run_states.end(db, [run_states.Ending(run, RunStatus.SUCCESS) for run in RUNS]),
         60 * COUNT,
@@ -51,7 +51,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
         lambda db: outbox.put_all(db, [Put("compact_log", job, f"compact_log:{job}") for job in JOBS]),
         20 * COUNT,
     ),
-    "what a dispatch says": (lambda db: jobs.orders(db, JOBS), 12 * COUNT),
+    "what a dispatch says": (lambda db: jobs.orders(db, JOBS), 16 * COUNT),
 }
 
 

@@ -57,8 +57,7 @@ async def test_the_statements_of_groups_do_not_read_their_history(pool: Pool[Rec
 
 async def test_old_rows_are_found_by_their_index(pool: Pool[Record], made: list[Made]) -> None:
     async with explained(pool) as plans:
-        with pytest.raises(ValueError):  # what EXPLAIN answers is no count
-            await concurrency.forget(plans.db, closed_for=timedelta(days=1), batch=100)
+        await concurrency.forget(plans.db, closed_for=timedelta(days=1), batch=100)
         assert not plans.scans("concurrency_groups")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kici.agent.errors import SettingsInvalid
-from kici.agent.settings import NAMES, load
-from kici.settings_names import misspelt, nearest
+from kici.agent.settings import load
+from kici.settings_names import AGENT, misspelt, nearest
 
 URL = {"KICI_ORCHESTRATOR_URL": "ws://host:4000/ws"}
 
@@ -75,9 +75,9 @@ def test_labels_are_trimmed_and_empty_ones_dropped() -> None:
 
 def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
     present = ["KICI_LABLES", "KICI_AGENT_SLOT", "KICI_ADMIN_TOKEN", "KICI_DATABASE_URL", "PATH", "KICI_LABELS"]
-    assert misspelt(present, NAMES) == [("KICI_AGENT_SLOT", "KICI_AGENT_SLOTS"), ("KICI_LABLES", "KICI_LABELS")]
+    assert misspelt(present, AGENT) == [("KICI_AGENT_SLOT", "KICI_AGENT_SLOTS"), ("KICI_LABLES", "KICI_LABELS")]
 
 
 def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
-    assert nearest("KICI_SOMETHING", NAMES) is None
+    assert nearest("KICI_SOMETHING", AGENT) is None
     assert nearest("KICI_X", []) is None

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kici.compiler import child_process
 from kici.errors import KiciError
 
 if TYPE_CHECKING:
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Compiling:
-    """Starts at once, in a thread: most of it is waiting for the process that imports the workflows."""
+    """The process that imports the workflows starts at once; the rest, mostly waiting for it, is done in a thread."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._child = child_process.start(root)
         self._done: Compiled | None = None
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._compile, name="kici-compile", daemon=True)
@@ -52,6 +54,6 @@ class Compiling:
         try:
             from kici.compiler.compile import compile_directory
 
-            self._done = compile_directory(self._root)
+            self._done = compile_directory(self._root, child=self._child)
         except BaseException as error:  # noqa: BLE001 - `result` raises it where somebody listens
             self._failed = error
