@@ -39,6 +39,10 @@ class Job(Struct, frozen=True):
     session_id: str | None
     error: str
     timed_out: bool
+    begun: bool
+    """User code of the attempt."""
+    attempts: int
+    """How many its author allows where a machine is lost in the midst of user code."""
     steps: int
     recovery_due: bool
     report_due: bool
@@ -206,6 +210,7 @@ class Database:
                 """
                 select job_id::text, run_id::text, job_name, base_job_name, status, attempt, session_id::text,
                        coalesce(error_message, '') as error, timed_out is not null as timed_out,
+                       user_code_began as begun, coalesce((retry_on_infra ->> 'attempts')::int, 1) as attempts,
                        jsonb_array_length(definition -> 'steps') as steps,
                        recovery_deadline is not null as recovery_due, report_deadline is not null as report_due,
                        cancel_deadline is not null as cancel_due, wave_max_parallel, wave_fail_fast, wave_gated,

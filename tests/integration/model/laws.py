@@ -61,6 +61,7 @@ def broken(now: Snapshot, before: Snapshot, ledger: Ledger) -> list[str]:
     return [
         *_what_has_ended_stays(now, before),
         *_attempts_only_rise(now, before, ledger),
+        *_what_has_begun_is_not_run_again_unasked(now, before),
         *_what_is_acknowledged_is_stored(now, ledger),
         *_nobody_invents_an_ending(now, ledger),
         *_a_run_is_the_sum_of_its_jobs(now),
@@ -128,6 +129,14 @@ def _attempts_only_rise(now: Snapshot, before: Snapshot, ledger: Ledger) -> Iter
         # One pass of a dispatcher gives out a job at most once; one of a killed process may commit a moment later.
         if not earlier.attempt <= row.attempt <= earlier.attempt + sum(ledger.passes):
             yield f"the row of {job_id} went from attempt {earlier.attempt} to {row.attempt}"
+
+
+def _what_has_begun_is_not_run_again_unasked(now: Snapshot, before: Snapshot) -> Iterator[str]:
+    for job_id, was in before.jobs.items():
+        job = now.jobs[job_id]
+        again = job.status is JobStatus.QUEUED or job.attempt > was.attempt
+        if was.status in ON_AGENT and was.begun and was.attempts == 1 and again:
+            yield f"its user code had begun, nobody allowed another attempt: {was}, {job}"
 
 
 def _what_is_acknowledged_is_stored(now: Snapshot, ledger: Ledger) -> Iterator[str]:
