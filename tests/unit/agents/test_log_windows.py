@@ -5,7 +5,9 @@ from contextlib import ExitStack
 from kici.orchestrator.agents.log_windows import LogWindows
 from kici.wire.agent import LOG_WINDOW_BYTES, MAX_LOG_WINDOW_BYTES, LogWindow
 
-BUDGET = 64 * MAX_LOG_WINDOW_BYTES
+MOST_SLOTS = 1_024
+BUDGET = MOST_SLOTS * LOG_WINDOW_BYTES
+SIZES = (MAX_LOG_WINDOW_BYTES // LOG_WINDOW_BYTES).bit_length()
 
 
 def test_a_few_agents_get_the_largest_window_each() -> None:
@@ -19,18 +21,18 @@ def test_all_windows_together_stay_within_the_budget_and_everybody_is_told() -> 
     told: list[LogWindow] = []
     with ExitStack() as agents:
         agents.enter_context(windows.open(1, told.append))
-        for slots in range(2, 1025):
+        for slots in range(2, MOST_SLOTS + 1):
             agents.enter_context(windows.open(1, lambda window: None))
             assert windows.bytes * slots <= BUDGET
         assert told[-1].bytes == windows.bytes == LOG_WINDOW_BYTES
-        assert len(told) == 5
+        assert len(told) == SIZES
     assert windows.bytes == MAX_LOG_WINDOW_BYTES
 
 
 def test_an_agent_that_comes_and_goes_at_the_edge_makes_no_messages() -> None:
     windows = LogWindows(BUDGET)
     told: list[LogWindow] = []
-    with windows.open(64, told.append):
+    with windows.open(BUDGET // MAX_LOG_WINDOW_BYTES, told.append):
         for _ in range(10):
             with windows.open(1, lambda window: None):
                 pass
