@@ -137,8 +137,8 @@ class Conversation:
 
     def _answer(self, group: asyncio.TaskGroup, answering: Coroutine[None, None, None], size: int) -> None:
         """Beside the reading."""
-        self._count_unanswered(size)
         group.create_task(answering).add_done_callback(lambda _: self._answered(size))
+        self._count_unanswered(size)
 
     def _count_unanswered(self, size: int) -> None:
         self._unanswered_bytes += size

@@ -10,7 +10,7 @@ from kici.orchestrator.errors import NotFound
 from kici.orchestrator.logs import chunks, compacted
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import logs
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_CHUNKS = 256
@@ -47,7 +47,7 @@ class LogReader:
 
         Raises `NotFound`, or `Unavailable` where the database is away.
         """
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             step = await logs.step(db, job_id, step_index, attempt)
             if step is None or step.run_id != run_id:
                 raise NotFound(f"Run {run_id} has no step {step_index} of job {job_id}")
