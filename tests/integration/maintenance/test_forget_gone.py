@@ -76,3 +76,15 @@ async def test_a_full_batch_is_followed_by_the_next_one(pool: Pool[Record], lead
     await pool.execute(f"update agent_sessions set closed_at = {OLD}")
     service = ForgetGone(pool, lead, Settings(batch=2))
     assert [(await service.run_once()).sessions for _ in range(2)] == [2, 1]
+
+
+async def test_slots_that_were_given_back_long_ago_are_forgotten(pool: Pool[Record], lead: lease.Lease) -> None:
+    for group, status, closed in (("a", "completed", OLD), ("b", "cancelled", "now()"), ("c", "active", "null")):
+        await pool.execute(
+            "insert into concurrency_groups (group_key, routing_key, run_id, status, completed_at)"
+            f" values ($1, 'k', gen_random_uuid(), $2, {closed})",
+            group,
+            status,
+        )
+    assert (await ForgetGone(pool, lead, Settings()).run_once()).slots == 1
+    assert await pool.fetchval("select array_agg(group_key order by group_key) from concurrency_groups") == ["b", "c"]

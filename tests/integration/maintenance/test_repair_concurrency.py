@@ -86,18 +86,6 @@ async def test_a_group_that_somebody_works_on_waits_for_the_next_pass(here: Coor
     assert await second.statuses() == {"a": "queued"}
 
 
-async def test_rows_that_are_long_closed_are_deleted(here: Coordinator, held: Lease) -> None:
-    await two_runs(here)
-    await here.pool.execute(
-        """
-        insert into concurrency_groups (group_key, routing_key, run_id, status, completed_at)
-        select 'old', 's', gen_random_uuid(), 'completed', now() - n * interval '1 day' from generate_series(1, 10) n
-        """
-    )
-    assert (await sweep(here, held).run_once()).forgotten == 4
-    assert await here.pool.fetchval("select count(*) from concurrency_groups") == 8
-
-
 async def test_a_replaced_leader_repairs_nothing(here: Coordinator, held: Lease) -> None:
     first, second = await two_runs(here)
     await end_behind_the_back(here, first)

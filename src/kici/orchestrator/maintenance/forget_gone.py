@@ -1,4 +1,5 @@
-"""Deletes what agents and coordinators that are gone have left: their tables would grow with every start."""
+"""Deletes what agents, coordinators and holders of concurrency groups that are gone have left: their tables would grow
+with every start."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator.leader_service import LeaderService
-from kici.orchestrator.store import coordinators, sessions
+from kici.orchestrator.store import concurrency, coordinators, sessions
 from kici.orchestrator.store.lease import Lease
 
 log = structlog.get_logger(__name__)
@@ -18,7 +19,8 @@ log = structlog.get_logger(__name__)
 
 class Settings(Struct, frozen=True):
     kept: timedelta = timedelta(days=7)
-    """As long as `store.known_labels` counts the labels of an agent that is gone."""
+    """As long as `store.known_labels` counts the labels of an agent that is gone, and as one can look up who held which
+    slot."""
     interval: timedelta = timedelta(hours=1)
     batch: int = 5_000
 
@@ -26,6 +28,8 @@ class Settings(Struct, frozen=True):
 class Pass(Struct, frozen=True):
     sessions: int
     coordinators: int
+    slots: int = 0
+    """Of concurrency groups."""
 
 
 class ForgetGone(LeaderService[Pass]):
@@ -48,10 +52,11 @@ class ForgetGone(LeaderService[Pass]):
             done = Pass(
                 sessions=await sessions.forget(db, closed_for=self._kept, batch=self._batch),
                 coordinators=await coordinators.forget(db, gone_for=self._kept),
+                slots=await concurrency.forget(db, closed_for=self._kept, batch=self._batch),
             )
-        if done.sessions or done.coordinators:
-            log.info("forgot who is gone", sessions=done.sessions, coordinators=done.coordinators)
+        if done.sessions or done.coordinators or done.slots:
+            log.info("forgot who is gone", sessions=done.sessions, coordinators=done.coordinators, slots=done.slots)
         return done
 
     def _is_full(self, done: Pass) -> bool:
-        return done.sessions == self._batch
+        return self._batch in (done.sessions, done.slots)

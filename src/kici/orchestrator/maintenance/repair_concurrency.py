@@ -28,17 +28,12 @@ REPAIRED = Counter(
 )
 
 
-KEPT = timedelta(days=7)
-"""For so long one can look up who held which slot."""
-
-
 class Pass(Struct, frozen=True):
-    """Groups that looked wrong, and what of them was wrong and is set right; old rows that were deleted."""
+    """Groups that looked wrong, and what of them was wrong and is set right."""
 
     found: int
     ended: int
     idle: int
-    forgotten: int = 0
 
 
 class RepairConcurrency(Sweeper[Pass]):
@@ -48,12 +43,8 @@ class RepairConcurrency(Sweeper[Pass]):
     async def run_once(self) -> Pass:
         async with self._transaction() as db:
             found = {*await concurrency.find_ended(db, self._batch), *await concurrency.find_idle(db, self._batch)}
-            forgotten = await concurrency.forget(db, closed_for=KEPT, batch=10 * self._batch)
         done = [one for group in sorted(found) if (one := await self._repair(group)) is not None]
-        return Pass(len(found), sum(one.ended for one in done), sum(one.idle for one in done), forgotten)
-
-    def _is_full(self, done: Pass) -> bool:
-        return done.forgotten == 10 * self._batch
+        return Pass(len(found), sum(one.ended for one in done), sum(one.idle for one in done))
 
     async def _repair(self, group: Group) -> Repaired | None:
         async with self._transaction() as db:
