@@ -406,21 +406,11 @@ class QueueAnswer(Body, frozen=True):
 
 
 class Explanation(Body, frozen=True):
-    """Of `GET /queue/{id}/explain`, for any job, waiting or not."""
+    """Of `GET /queue/{id}/explain`, for any job, waiting or not; `kici runs explain --json` prints the same."""
 
     job_id: str
     run_id: str
     workflow_name: str
-    job_name: str
-    status: str
-    waits: bool
-    reason: str
-
-
-class Explained(Body, frozen=True):
-    """What `kici runs explain --json` prints of a job."""
-
-    job_id: str
     job_name: str
     status: str
     waits: bool

@@ -111,13 +111,15 @@ def explain(run: str, job: str | None, as_json: bool) -> None:
     from kici.engine.waiting import not_waiting
 
     with clients.configured() as client:
-        _, jobs = _whole(client, _run_id(client, run))
+        shown, jobs = _whole(client, _run_id(client, run))
     chosen = [one for one in jobs if job is None or job in (one.job_name, one.base_job_name)]
     if not chosen and job is not None:
         raise _no_job(job, (one.job_name for one in jobs))
     told = [
-        api.Explained(
+        api.Explanation(
             one.job_id,
+            shown.run_id,
+            shown.workflow_name,
             one.job_name,
             one.status,
             one.waiting_reason is not None,
