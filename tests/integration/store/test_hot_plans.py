@@ -313,6 +313,11 @@ STATEMENTS: dict[str, Case] = {
     ),
     "newest runs": Case(lambda db: runs_view.listed(db, runs_view.Filter(), 20, 0), 300),
     "runs of a repository": Case(lambda db: runs_view.listed(db, runs_view.Filter(repo="team/app-7"), 20, 0), 300),
+    "runs by the beginning of their id": Case(
+        lambda db: runs_view.listed(db, runs_view.Filter(id_from=RUN, id_to=RUN.replace("7", "f")), 2, 0), 300
+    ),
+    "steps of a run, for their logs": Case(lambda db: logs.steps_of_run(db, RUN)),
+    "a delivery": Case(lambda db: event_log_view.one(db, "old-7")),
     "runs of the last hour": Case(
         lambda db: runs_view.count(db, runs_view.Filter(since=NOW - timedelta(hours=1)), up_to=1_000),
         300,
