@@ -12,7 +12,7 @@ from msgspec import Struct
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockConcurrency, LockJob
 from kici.engine.plan import plan
-from kici.orchestrator.lifecycle.new_run import settle_new_run
+from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.store import runs
 from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun, Reused
 from tests.support.locks import workflow
@@ -113,5 +113,5 @@ async def make_run(
     )
     async with pool.acquire() as db, db.transaction():
         assert await runs.create(db, run, new)
-        await settle_new_run(db, run.run_id)
+        await settle_new_runs(db, [run.run_id])
     return Made(pool, run.run_id, ids)

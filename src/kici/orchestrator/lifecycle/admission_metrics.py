@@ -1,4 +1,4 @@
-"""What lifecycle counts, after the commit."""
+"""What is counted, after the commit, of who may start: concurrency groups and windows of fan-outs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from kici.engine import concurrency as rule
 from kici.engine.concurrency import Entry, Policy
 from kici.engine.lifecycle import TERMINAL_RUN, JobStatus
-from kici.orchestrator.lifecycle import metrics
+from kici.orchestrator.lifecycle import admission_metrics as metrics
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.stop import stop, stop_run

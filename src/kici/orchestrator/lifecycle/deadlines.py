@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from kici.engine import timeouts
 from kici.engine.lifecycle import JobEvent, JobStatus, Rejected
-from kici.orchestrator.lifecycle.end import End, end
+from kici.orchestrator.lifecycle.end import end
+from kici.orchestrator.lifecycle.ending import of_stopped
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.store import deadlines, jobs, sessions
 from kici.orchestrator.store.database import Db
@@ -30,7 +31,7 @@ async def time_out(db: Db, locked: Locked, job_ids: Collection[str]) -> int:
     if reasons:
         await deadlines.time_out(db, reasons)
         await jobs.cancelling(db, reasons, force=False, margin_s=limits.cancel_margin_s)
-        _tell_agents(locked, reasons)
+        locked.wake_agents(reasons)
     return len(reasons)
 
 
@@ -48,8 +49,12 @@ async def end_cancelled(db: Db, locked: Locked, overdue: Mapping[str, str]) -> i
     ]
     if killing:
         await deadlines.force(db, killing, margin_s=locked.limits.force_margin_s)
-        _tell_agents(locked, killing)
-    ends = [_end(locked, job_id, why) for job_id, why in overdue.items() if job_id not in killing]
+        locked.wake_agents(killing)
+    ends = [
+        of_stopped(locked.jobs[job_id], JobEvent.CANCEL_FORCE, why)
+        for job_id, why in overdue.items()
+        if job_id not in killing
+    ]
     refused = await end(db, locked, ends)
     return len(ends) - len(refused)
 
@@ -57,15 +62,3 @@ async def end_cancelled(db: Db, locked: Locked, overdue: Mapping[str, str]) -> i
 def ends_as(timed_out: str | None, reported: str) -> str:
     """The end that an agent reports of a job, as it counts: what was stopped for taking too long has failed."""
     return JobStatus.FAILED if timed_out and reported == JobStatus.CANCELLED else reported
-
-
-def _end(locked: Locked, job_id: str, why: str) -> End:
-    timed_out = locked.jobs[job_id].timed_out
-    if timed_out:
-        return End(job_id, JobEvent.FAIL, error=f"{timed_out}; {why}")
-    return End(job_id, JobEvent.CANCEL_FORCE, error=why)
-
-
-def _tell_agents(locked: Locked, job_ids: Collection[str]) -> None:
-    found = (locked.jobs[job_id].session_id for job_id in job_ids)
-    locked.wakes.sessions |= {session_id for session_id in found if session_id}

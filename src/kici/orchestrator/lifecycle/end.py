@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from kici.engine.lifecycle import JobStatus, Rejected
+from kici.engine.lifecycle import Rejected
 from kici.orchestrator.lifecycle import concurrency, fan_out, needs, run_end, steps
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
@@ -62,7 +62,7 @@ async def cascade(
         granted = await concurrency.hand_over(db, locked, freed)
         freed = set()
         await enqueue(db, locked, granted.jobs)
-        ready = [job_id for run_id in granted.runs for job_id in _startable(locked, run_id)]
+        ready = [job_id for run_id in granted.runs for job_id in locked.startable(run_id)]
 
 
 async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
@@ -91,12 +91,3 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
         for ending in written:
             locked.queue.pop(ending.job_id, None)
     return refused
-
-
-def _startable(locked: Locked, run_id: str) -> list[str]:
-    """Of a run that has got its slot."""
-    return [
-        job_id
-        for job_id in locked.open_jobs(run_id)
-        if locked.jobs[job_id].status is JobStatus.PENDING and locked.jobs[job_id].needs_satisfied
-    ]

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from kici.engine.lifecycle import JobEvent
+from kici.orchestrator.store.jobs import Job
 
 
 class End(Struct, frozen=True):
@@ -17,3 +18,11 @@ class End(Struct, frozen=True):
     init_failure: dict[str, Any] | None = None
     reported: bool = False
     """By the agent that ran it."""
+
+
+def of_stopped(job: Job, event: JobEvent, why: str) -> End:
+    """The end of a job that was being stopped and whose agent does not tell it: by `event`, but what was stopped for
+    taking too long has failed."""
+    if job.timed_out:
+        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
+    return End(job.job_id, event, error=why)

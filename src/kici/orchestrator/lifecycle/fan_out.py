@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from kici.engine import fan_out
 from kici.engine.lifecycle import TERMINAL_JOB, JobEvent, JobStatus
-from kici.orchestrator.lifecycle import metrics
+from kici.orchestrator.lifecycle import admission_metrics as metrics
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.stop import stop

@@ -66,6 +66,22 @@ class Locked:
         """Those of this run that are locked and have not ended."""
         return {job_id for job_id, job in self.jobs.items() if job.run_id == run_id and not job.ended}
 
+    def startable(self, run_id: str) -> list[str]:
+        """Those of this run that are locked and whose needs are met: they wait for another gate, or for none."""
+        return [
+            job_id
+            for job_id in self.open_jobs(run_id)
+            if self.jobs[job_id].status is JobStatus.PENDING and self.jobs[job_id].needs_satisfied
+        ]
+
+    def wake_agents(self, job_ids: Iterable[str]) -> None:
+        """Whoever has these jobs, or was sent them, looks what it is to do."""
+        for job_id in job_ids:
+            row = self.queue.get(job_id)
+            self.wakes.sessions |= {
+                session for session in (self.jobs[job_id].session_id, row and row.session_id) if session
+            }
+
     async def include_runs(self, db: Db, run_ids: Collection[str]) -> None:
         """Lock other runs of a scope that is held."""
         new = set(run_ids) - self.runs.keys()

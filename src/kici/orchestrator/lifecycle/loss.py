@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from kici.engine.lifecycle import JobEvent, JobStatus, Rejected
 from kici.orchestrator.lifecycle import steps
 from kici.orchestrator.lifecycle.end import End, end
+from kici.orchestrator.lifecycle.ending import of_stopped
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.requeue import requeue
 from kici.orchestrator.lifecycle.retry import next_attempt_in, starts_by_itself
@@ -62,7 +63,7 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
             continue
         delay = _next_attempt_in(locked, job_id)
         if job.status is JobStatus.CANCELLING:
-            ends.append(_stopped(job, why))
+            ends.append(of_stopped(job, JobEvent.COMPLETE, why))
         elif delay is not None:
             again[job_id] = delay
         else:
@@ -93,12 +94,6 @@ async def forsake(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     ]
     await settle(db, locked, {job_id: lost[job_id] for job_id in (*claimed, *cancelled)})
     await give_up(db, locked, {job_id: lost[job_id] for job_id in over})
-
-
-def _stopped(job: Job, why: str) -> End:
-    if job.timed_out:
-        return End(job.job_id, JobEvent.FAIL, error=f"{job.timed_out}; {why}")
-    return End(job.job_id, JobEvent.COMPLETE, error=why)
 
 
 def _given_up(job: Job, why: str, *, attempts: int) -> End:

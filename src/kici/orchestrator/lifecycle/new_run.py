@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kici.engine.lifecycle import JobStatus
 from kici.orchestrator.lifecycle.concurrency import join_runs
 from kici.orchestrator.lifecycle.end import cascade
 from kici.orchestrator.lifecycle.limits import Limits
@@ -13,11 +12,6 @@ from kici.orchestrator.lifecycle.wakes import Wakes
 from kici.orchestrator.store.database import Db
 
 DEFAULT_LIMITS = Limits()
-
-
-async def settle_new_run(db: Db, run_id: str, limits: Limits = DEFAULT_LIMITS) -> Wakes:
-    """`settle_new_runs` for one."""
-    return await settle_new_runs(db, [run_id], limits)
 
 
 async def settle_new_runs(db: Db, run_ids: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Wakes:
@@ -31,6 +25,6 @@ async def settle_new_runs(db: Db, run_ids: Sequence[str], limits: Limits = DEFAU
     locked = await lock_runs(db, limits, run_ids, ended_jobs=True)
     locked.wakes.runs |= set(run_ids)
     ended = {job_id for job_id, job in locked.jobs.items() if job.ended}
-    ready = [job_id for job_id, job in locked.jobs.items() if job.status is JobStatus.PENDING and job.needs_satisfied]
+    ready = [job_id for run_id in run_ids for job_id in locked.startable(run_id)]
     await cascade(db, locked, ended, ready=ready, ends=await join_runs(db, locked, run_ids))
     return locked.wakes

@@ -29,11 +29,7 @@ async def stop(db: Db, locked: Locked, job_ids: Collection[str], *, reason: str,
     if stopping:
         margin = locked.limits.force_margin_s if force else locked.limits.cancel_margin_s
         await jobs.cancelling(db, stopping, force=force, margin_s=margin, reason=reason)
-    for job_id in job_ids:
-        row = locked.queue.get(job_id)
-        locked.wakes.sessions |= {
-            session for session in (locked.jobs[job_id].session_id, row and row.session_id) if session
-        }
+    locked.wake_agents(job_ids)
     return [End(job_id, JobEvent.CANCEL, error=reason) for job_id in job_ids if job_id not in stopping]
 
 

@@ -338,7 +338,3 @@ def _of(step: Step) -> str:
 
 def _values(step: Step) -> tuple[str, int, int, datetime | None]:
     return step.job_id, step.attempt, step.step_index, step.log_hour
-
-
-def _columns(refs: Sequence[StepRef]) -> tuple[list[str], list[int], list[int]]:
-    return [job for job, _, _ in refs], [attempt for _, attempt, _ in refs], [index for _, _, index in refs]
