@@ -8,6 +8,7 @@ import pytest
 
 from kici.orchestrator.errors import Forbidden, Unavailable
 from kici.orchestrator.lifecycle.cancel import cancel_run
+from kici.orchestrator.store import notify
 from kici.wire.agent import AttemptRef, Cancel, Dispatch, Goodbye, JobRejected
 from kici.wire.context import JobContext
 from tests.support import coordinator
@@ -170,6 +171,7 @@ async def test_a_draining_agent_gets_nothing(here: Coordinator) -> None:
         agent.draining = True
         await agent.heartbeat()
         await make_run(here.pool, [job("build")])
+        here.notifier.send(notify.QUEUE)
         assert (await here.dispatcher.run_once()).claimed == 0
         assert await here.pool.fetchval("select draining from agent_sessions where closed_at is null")
         agent.draining = False

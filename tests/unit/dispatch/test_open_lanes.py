@@ -120,6 +120,28 @@ async def test_what_is_due_later_is_looked_for_when_it_is(memory: OpenLanes, dat
     assert database.asked[-1] is None
 
 
+async def test_it_asks_to_be_woken_for_the_next_look_without_bounds(memory: OpenLanes, clock: Clock) -> None:
+    assert memory.again_in_s() == pytest.approx(5.0)
+    clock.now += memory.again_in_s()
+    assert memory.must_look([Idle()])
+
+
+async def test_after_a_long_look_it_rests_whatever_is_due_or_heard(
+    memory: OpenLanes, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(db: Db) -> float:
+        clock.now += 2.0
+        return 1.0
+
+    monkeypatch.setattr(lanes, "next_due_s", slowly)
+    memory.heard(set())
+    await memory.look(NO_DB, [Idle()])
+    for _ in range(2):
+        assert not memory.must_look([Idle()])
+        assert memory.again_in_s() == pytest.approx(6.0)
+        memory.heard(set())
+
+
 async def test_a_lane_that_gives_less_than_was_wished_for_is_closed_until_something_is_heard(memory: OpenLanes) -> None:
     wishes = memory.wishes([Idle()], [])
     assert len(wishes) == 2

@@ -141,10 +141,7 @@ class Dispatcher:
     def _wake_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        wait = self._lanes.again_in_s()
-        if wait is not None:
-            self._timer = asyncio.get_running_loop().call_later(wait, self._pace.wake)
+        self._timer = asyncio.get_running_loop().call_later(self._lanes.again_in_s(), self._pace.wake)
 
     async def _send(
         self, claims: Sequence[Claimed], details: Mapping[str, jobs.Orders], tokens: Mapping[str, str]

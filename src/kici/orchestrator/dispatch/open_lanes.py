@@ -198,15 +198,15 @@ class OpenLanes:
             if known is not None and given[lane] < wished:
                 known.open = False
 
-    def again_in_s(self) -> float | None:
-        """When to look again although nothing is heard until then; None: at the poll."""
-        waits = [self._due_at - self._clock()]
-        if self._heard:
-            waits.append(self._rests_until - self._clock())
+    def again_in_s(self) -> float:
+        """When to look again although nothing is heard until then: at the latest when the next look without bounds is
+        due, and never before the rest is over."""
+        now = self._clock()
+        due = now if self._heard else min(self._due_at, self._whole_at)
+        wait = max(due, self._rests_until) - now
         if any(not room for room in self._room.values()):
-            waits.append(CAPPED_S)
-        first = min(waits)
-        return None if first == float("inf") else max(first, 0.001)
+            wait = min(wait, CAPPED_S)
+        return max(wait, 0.001)
 
     def _open(self) -> list[Lane]:
         return [lane for lane, one in self._lanes.items() if one.open and not self._is_paused(lane)]
