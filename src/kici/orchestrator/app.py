@@ -187,7 +187,7 @@ async def serve(settings: Settings) -> None:
             ),
             partial(settle_new_runs, limits=limits),
             notifier,
-            pipeline.Settings(attempts=settings.event_attempts, poll=poll),
+            pipeline.Settings(attempts=settings.event_attempts, lease=ttl, poll=poll),
         )
         listener.subscribe(notify.EVENTS, events.wake)
 
