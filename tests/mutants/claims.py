@@ -112,7 +112,9 @@ MUTATIONS = (
     Mutation(
         "a-cancelled-job-that-was-lost-runs-again",
         f"{LIFECYCLE}/loss.py",
-        "        if job.status is JobStatus.CANCELLING:\n            ends.append(_stopped(job, why))\n        elif",
+        "        if job.status is JobStatus.CANCELLING:\n"
+        "            ends.append(of_stopped(job, JobEvent.COMPLETE, why))\n"
+        "        elif",
         "        if",
         (
             "integration/lifecycle/test_cancel.py::test_a_cancelled_job_whose_agent_lost_it_is_cancelled_and_not_run_again",
