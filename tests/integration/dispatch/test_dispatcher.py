@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
 import pytest
 
+from kici.orchestrator.agents.contract import Settings
+from kici.orchestrator.dispatch.explain import explain
 from kici.orchestrator.store import notify, queue_rules
 from kici.wire.agent import Dispatch
 from tests.support import coordinator
@@ -158,10 +161,25 @@ async def test_agents_of_new_labels_find_what_waited_before_they_came(here: Coor
             assert (await special.expect(Dispatch)).job_id == made["train"]
 
 
-async def test_a_killed_agent_shows_as_recovering_with_the_reason(database_url: str) -> None:
-    from kici.orchestrator.agents.contract import Settings
-    from kici.orchestrator.dispatch.explain import explain
+@asynccontextmanager
+async def beating(agent: FakeAgent) -> AsyncIterator[None]:
+    """As a living agent does: however slow the machine is, its silence ends again."""
 
+    async def beat() -> None:
+        while True:
+            await agent.beat()
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_killed_agent_shows_as_recovering_with_the_reason(database_url: str) -> None:
     quick = Settings(heartbeat_s=0.1, silent_s=0.4)
     async with coordinator.running(database_url, settings=quick) as one:
         agent = await one.agent("box")
@@ -169,9 +187,10 @@ async def test_a_killed_agent_shows_as_recovering_with_the_reason(database_url: 
             await agent.connect()
             made = await make_run(one.pool, [job("build")])
             one.notifier.send(notify.QUEUE)
-            dispatch = await agent.expect(Dispatch)
-            await agent.begin(dispatch)
-            await agent.step(dispatch, "running")
+            async with beating(agent):
+                dispatch = await agent.expect(Dispatch)
+                await agent.begin(dispatch)
+                await agent.step(dispatch, "running")
             await agent.drop()
 
             async def told() -> bool:
