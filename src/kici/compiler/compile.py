@@ -31,6 +31,12 @@ class Compiled(Struct, frozen=True):
     """All that were found, in the order of the files."""
     warnings: tuple[Diagnostic, ...]
 
+    def needed(self) -> LockFile:
+        """The lock file, for a command that can do nothing without one. Raises `CompileError` with all problems."""
+        if self.lock is None:
+            raise CompileError("the workflows do not compile:\n" + "\n".join(map(str, self.problems)))
+        return self.lock
+
 
 def compile_directory(
     root: Path, *, strict: bool = False, limit_s: float = IMPORT_LIMIT_S, child: Popen[bytes] | None = None

@@ -46,16 +46,14 @@ def preview(
     from kici.engine import plan, triggers
     from kici.errors import KiciError
 
-    compiled = compile_directory(repository.root())
-    if compiled.lock is None:
-        raise KiciError("the workflows do not compile:\n" + "\n".join(map(str, compiled.problems)))
+    lock = compile_directory(repository.root()).needed()
     event = _event(kind, ref, target, action, changed or None, source, event_name, only)
-    names = [workflow.name for workflow in compiled.lock.workflows]
+    names = [workflow.name for workflow in lock.workflows]
     if only and only not in names:
         raise KiciError(f"there is no workflow {only!r}; there are {', '.join(sorted(names))}")
     found = [
         (decision, plan.plan(workflow, event) if decision.matched else None)
-        for workflow in compiled.lock.workflows
+        for workflow in lock.workflows
         if not only or workflow.name == only
         for decision in [triggers.match(workflow, event)]
     ]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kici.compiler import child_process
-from kici.errors import KiciError
 
 if TYPE_CHECKING:
     from kici.compiler.compile import Compiled
@@ -30,8 +29,7 @@ class Compiling:
         if self._failed is not None:
             raise self._failed
         assert self._done
-        if self._done.lock is None:
-            raise KiciError("the workflows do not compile:\n" + "\n".join(map(str, self._done.problems)))
+        self._done.needed()
         return self._done
 
     def warnings(self) -> list[str]:
