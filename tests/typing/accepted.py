@@ -118,6 +118,7 @@ assert_type(
     step("names", names, retry=Retry(3, delay="2s", when=lambda error: isinstance(error, OSError))), Step[list[str]]
 )
 assert_type(step("make", "make all", continue_on_error=True), Step[None])
+assert_type(step("make", "make all", working_directory="packages/app", shell="sh"), Step[None])
 assert_type(blocking, Step[dict[str, int]])
 assert_type(version, Job[str])
 assert_type(job(runs_on=labels("linux", "web-*", not_=[re.compile("slow")]))(count), Job[int])

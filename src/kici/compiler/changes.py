@@ -6,6 +6,7 @@ put in front of the others is one change and not many. Hashes and line numbers s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kici.engine import lockfile
 from kici.engine.errors import LockFileError
 from kici.engine.lockfile import LockFile
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _UNTOLD = frozenset({"contentHash", "location", "source", "schemaVersion"})
 
 
@@ -95,4 +97,6 @@ def _brief(value: Any) -> str:
     if isinstance(value, dict) and len(value) > 3:
         parts = [f"{len(value[key])} {key}" for key in ("jobs", "steps") if isinstance(value.get(key), list)]
         return ", ".join(parts) or f"{len(value)} entries"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        value = f"{value[:12]}…"
     return msgspec.json.encode(value).decode()

@@ -97,6 +97,8 @@ class Lowering:
             retry=_retry(step.retry),
             continue_on_error=step.continue_on_error,
             outputs=_outputs(step, job),
+            working_directory=step.working_directory,
+            shell=step.shell,
             location=self._location(step.location),
         )
 

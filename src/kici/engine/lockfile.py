@@ -97,6 +97,10 @@ class LockStep(Node, frozen=True):
     continue_on_error: bool = False
     outputs: dict[str, Any] | None = None
     """JSON Schema of what the step returns."""
+    working_directory: str | None = None
+    """Where its commands start, below the checkout; absent = the checkout."""
+    shell: str = "bash"
+    """What runs its commands: bash or sh."""
     location: SourceLocation | None = None
 
 

@@ -58,9 +58,12 @@ class JobState(Struct, frozen=True):
 
 
 class StepContext:
-    def __init__(self, state: JobState, activity: Activity) -> None:
+    def __init__(self, state: JobState, activity: Activity, directory: str, shell: str) -> None:
+        """Its commands start in `directory`, an absolute path, and are run by `shell` unless they say otherwise."""
         self._state = state
         self._activity = activity
+        self._directory = directory
+        self._shell = shell
 
     def sh(
         self,
@@ -73,11 +76,11 @@ class StepContext:
         input: str | bytes | None = None,
         timeout: Any = None,
         quiet: bool = False,
-        shell: str = "bash",
+        shell: str | None = None,
         **values: object,
     ) -> ShCommand:
-        options = Options(env, cwd, check, input, timeout, quiet, shell)
-        return command(self._activity, self._state.root, command_, options, values)
+        options = Options(env, cwd, check, input, timeout, quiet, shell or self._shell)
+        return command(self._activity, self._directory, command_, options, values)
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

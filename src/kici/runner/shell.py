@@ -177,7 +177,7 @@ def command(activity: Activity, root: str, wanted: object, options: Options, val
     except ValueError as error:
         raise CommandInvalid(f"timeout: {error}") from error
     extra = {name: template.word(f"env {name}", value) for name, value in (options.env or {}).items()}
-    cwd = os.path.join(root, options.cwd or "")
+    cwd = os.path.join(root, options.cwd) if options.cwd else root
 
     def prepare(capture: bool) -> Invocation:
         return Invocation(

@@ -95,7 +95,9 @@ class StepRunner:
         state, capture = self._state, self._capture
         activity = Activity(index, self._link, capture)
         files = state.environment.files(self._tmp)
-        context = StepContext(state, activity)
+        below = locked.working_directory
+        directory = os.path.join(state.root, below) if below else state.root
+        context = StepContext(state, activity, directory, locked.shell)
         capture.begin(index)
         token = step_index.set(index)
         try:

@@ -138,14 +138,15 @@ class Ctx(Protocol):
         input: str | bytes | None = None,
         timeout: Duration | None = None,
         quiet: bool = False,
-        shell: Literal["bash", "sh"] = "bash",
+        shell: Literal["bash", "sh"] | None = None,
         **values: object,
     ) -> Command:
         """Run a command in the checkout: a template (by `bash -euo pipefail -c`), or a list as argv without a shell.
 
         `{name}` is a placeholder only if `name` is among the values, which are shell-quoted; a list as value becomes
-        several words. Raises `CommandInvalid` for a value without its placeholder, a placeholder inside quotes of the
-        template, and values beside an argv list. `env` is added to `ctx.env` as it is when the command starts.
+        several words. `cwd` is below the step's `working_directory`, `shell` the step's if left out. Raises
+        `CommandInvalid` for a value without its placeholder, a placeholder inside quotes of the template, and values
+        beside an argv list. `env` is added to `ctx.env` as it is when the command starts.
         """
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.problems import Location, call_site, location_of, refuse
-from kici.sdk.values import checked_duration, checked_flag, checked_name, one_of
+from kici.sdk.values import checked_directory, checked_duration, checked_flag, checked_name, one_of
 from kici.sdk.vocabulary import STEP_OPTIONS, check_options
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT_TIMEOUT_MS = 30 * 60_000
 MAX_ATTEMPTS = 100
+Shell: TypeAlias = Literal["bash", "sh"]
+SHELLS: tuple[Shell, ...] = ("bash", "sh")
 _NAME_WORDS = 4
 _NAME_LENGTH = 48
 
@@ -71,6 +73,11 @@ class StepOptions(TypedDict, total=False):
     """`2` is short for `Retry(2)`: two attempts in all."""
     continue_on_error: bool
     """The job goes on, and can succeed, when this step fails."""
+    working_directory: str
+    """Where the step's commands start, below the checkout; the checkout itself if left out. The directory need not be
+    there before the step begins. What a function does without `ctx.sh` is not moved."""
+    shell: Shell
+    """What runs the step's commands, if they do not say so themselves: `bash -euo pipefail` if left out."""
 
 
 class Step(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
@@ -86,6 +93,8 @@ class Step(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     retry: Retry | None = None
     continue_on_error: bool = False
+    working_directory: str | None = None
+    shell: Shell = "bash"
 
 
 StepLike: TypeAlias = "str | Step[Any] | Callable[[Ctx], Any]"
@@ -187,7 +196,13 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "timeout_ms": checked_duration(subject, "timeout", options.get("timeout"), DEFAULT_TIMEOUT_MS),
         "retry": checked_retry(subject, "retry", options.get("retry")),
         "continue_on_error": checked_flag(subject, "continue_on_error", options.get("continue_on_error", False)),
+        "working_directory": checked_directory(subject, "working_directory", options.get("working_directory")),
+        "shell": _checked_shell(subject, options.get("shell", "bash")),
     }
+
+
+def _checked_shell(subject: str, value: object) -> Shell:
+    return "sh" if one_of(subject, "shell", value, SHELLS) and value == "sh" else "bash"
 
 
 def checked_retry(subject: str, option: str, value: object) -> Retry | None:

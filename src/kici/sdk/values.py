@@ -89,6 +89,19 @@ def checked_env(subject: str, env: object) -> dict[str, str]:
     return found
 
 
+def checked_directory(subject: str, option: str, value: object) -> str | None:
+    """A directory below the checkout, as a relative path with `/`."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        refuse(subject, f'{option} is {value!r}: write a directory of the checkout, such as "packages/app"')
+        return None
+    if value.startswith(("/", "~")) or "\\" in value or ".." in value.split("/"):
+        refuse(subject, f"{option} is {value!r}: write a path below the checkout, with / and without ..")
+        return None
+    return value
+
+
 def checked_scalar(subject: str, option: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

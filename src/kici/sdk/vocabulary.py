@@ -26,7 +26,7 @@ JOB_OPTIONS = _HOOKS | {
     *("sandbox", "approval"),
 }
 STEP_OPTIONS = _HOOKS | {
-    *("rules", "env", "working_directory", "shell", "cache", "approval"),
+    *("rules", "env", "cache", "approval"),
     *("check", "apply", "summarize", "when_in_sync"),
 }
 

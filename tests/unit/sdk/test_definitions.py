@@ -210,3 +210,15 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         kici.nonsense  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(kici, "__wrapped__")
+
+
+@pytest.mark.parametrize("path", ["/etc", "~/x", "../other", "packages/../..", "a\\b", "", 5])
+def test_a_working_directory_is_a_path_below_the_checkout(path: Any) -> None:
+    with pytest.raises(DefinitionError, match="working_directory is "):
+        step("a", "true", working_directory=path)
+
+
+def test_a_shell_is_one_of_those_that_are_there() -> None:
+    assert step("a", "true", shell="sh").shell == "sh"
+    with pytest.raises(DefinitionError, match="shell: there is no 'zsh'"):
+        step("a", "true", shell="zsh")  # type: ignore[call-overload]

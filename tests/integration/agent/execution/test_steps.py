@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kici.engine.lockfile import LockStep, Retry
 from kici.wire.context import NeededJob
+
+SH_IS_NOT_BASH = "bash" not in Path("/bin/sh").resolve().name
 
 pytestmark = pytest.mark.parametrize("jobs", ["none", "bubblewrap"], indirect=True)
 
@@ -76,6 +79,43 @@ async def test_a_step_that_may_fail_does_not_fail_its_job(jobs: Any) -> None:
     )
     assert ended.status == "success"
     assert jobs.sink.ends == ["failed", "success"]
+
+
+async def test_the_commands_of_a_step_start_in_its_directory_and_its_shell_and_a_command_may_say_otherwise(
+    jobs: Any,
+) -> None:
+    ended = await jobs.run(
+        """
+        @step(working_directory="packages/app", shell="sh")
+        async def look(ctx: Ctx) -> list[str]:
+            await ctx.sh("mkdir -p below")
+            there = [await ctx.sh("basename $PWD").text(), await ctx.sh("basename $PWD", cwd="below").text()]
+            which = "echo ${BASH_VERSION:+bash}"
+            return [*there, await ctx.sh(which).text(), await ctx.sh(which, shell="bash").text()]
+
+        above = step("a", "basename $PWD", working_directory="packages")
+        build = job("build", runs_on="linux", steps=["mkdir -p packages/app", above, look])
+        ci = workflow("ci", jobs=[build])
+        """,
+        LockStep("mkdir -p packages/app", "mkdir -p packages/app"),
+        LockStep("a", "basename $PWD", working_directory="packages"),
+        LockStep("look", working_directory="packages/app", shell="sh"),
+    )
+    assert ended.status == "success", (ended, jobs.sink.text)
+    assert bytes(jobs.sink.log[1]) == b"packages\n"
+    assert ended.outputs["look"] == ["app", "below", "" if SH_IS_NOT_BASH else "bash", "bash"]
+
+
+async def test_a_step_whose_directory_is_not_there_says_so(jobs: Any) -> None:
+    ended = await jobs.run(
+        """
+        build = job("build", runs_on="linux", steps=[step("a", "true", working_directory="nowhere")])
+        ci = workflow("ci", jobs=[build])
+        """,
+        LockStep("a", "true", working_directory="nowhere"),
+    )
+    assert ended.status == "failed"
+    assert "nowhere does not exist" in ended.error
 
 
 async def test_an_exception_shows_the_author_s_frames_only(jobs: Any) -> None:
