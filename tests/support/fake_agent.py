@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -30,8 +30,10 @@ from kici.wire.agent import (
     unpack_orchestrator,
 )
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
+from tests.support.services import running
 
 DEADLINE_S = 10.0
+_BEAT_S = 0.05
 T = TypeVar("T")
 
 
@@ -228,3 +230,18 @@ async def agents(*fakes: FakeAgent) -> AsyncIterator[None]:
     finally:
         for fake in fakes:
             await fake.stop()
+
+
+def beating(agent: FakeAgent, *, seconds: float = 60) -> AbstractAsyncContextManager[None]:
+    """As a living agent does: however slow the machine is, its silence ends again."""
+    return running(_Heart(agent), seconds=seconds)
+
+
+class _Heart:
+    def __init__(self, agent: FakeAgent) -> None:
+        self._agent = agent
+
+    async def run(self) -> None:
+        while True:
+            await self._agent.beat()
+            await asyncio.sleep(_BEAT_S)

@@ -1,4 +1,4 @@
-"""What is different between two lock files, value by value, for `kici diff`.
+"""What is different between two lock files, value by value.
 
 Both are compared as the documents that they are. Entries of a list that have a name are told apart by it, so that a job
 put in front of the others is one change and not many. Hashes and line numbers say nothing to a reader and are left out.
@@ -20,7 +20,6 @@ from kici.engine.errors import LockFileError
 from kici.engine.lockfile import LockFile
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_UNTOLD = frozenset({"contentHash", "location", "source", "schemaVersion"})
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
@@ -54,11 +53,20 @@ def committed(root: Path) -> LockFile | None:
 
 def between(before: LockFile | None, after: LockFile) -> list[Change]:
     """In the order of the paths. No lock file before is an empty one."""
-    return list(_compare((), _document(before) if before else {}, _document(after)))
+    return list(_compare((), _document(before) if before else {"files": {}, "workflows": []}, _document(after)))
 
 
 def _document(lock: LockFile) -> Any:
-    return msgspec.json.decode(lockfile.encode(lock))
+    """What the file holds, without hashes and places in the source. They are taken out where they stand: a job, a file
+    or a variable may have such a name too."""
+    document = msgspec.json.decode(lockfile.encode(lock))
+    del document["contentHash"], document["schemaVersion"]
+    for workflow in document["workflows"]:
+        del workflow["contentHash"], workflow["source"]
+        for job in workflow["jobs"]:
+            for located in (job, *job["steps"]):
+                located.pop("location", None)
+    return document
 
 
 def _compare(path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
@@ -68,13 +76,9 @@ def _compare(path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
             yield Change(path, old, new)
         return
     for name in sorted(before.keys() | after.keys()):
-        if name in _UNTOLD:
-            continue
         below = (*path, name)
         if name in before and name in after:
             yield from _compare(below, before[name], after[name])
-        elif isinstance(before.get(name, after.get(name)), list | dict) and path == ():
-            yield from _compare(below, before.get(name, {}), after.get(name, {}))
         else:
             yield Change(below, before.get(name, msgspec.UNSET), after.get(name, msgspec.UNSET))
     shared = [name for name in before if name in after]
@@ -93,10 +97,11 @@ def _by_name(value: Any) -> Mapping[str, Any] | None:
 
 
 def _brief(value: Any) -> str:
-    """A value in one line: of what is new or gone as a whole, its parts are counted, not listed."""
-    if isinstance(value, dict) and len(value) > 3:
-        parts = [f"{len(value[key])} {key}" for key in ("jobs", "steps") if isinstance(value.get(key), list)]
-        return ", ".join(parts) or f"{len(value)} entries"
+    """A value in one line: the jobs of a workflow and the steps of a job that is new or gone are counted, not listed."""
+    for parts in ("jobs", "steps") if isinstance(value, dict) else ():
+        if isinstance(value.get(parts), list):
+            count = len(value[parts])
+            return f"{count} {parts if count != 1 else parts.removesuffix('s')}"
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         value = f"{value[:12]}…"
     return msgspec.json.encode(value).decode()

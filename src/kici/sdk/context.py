@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kici.sdk.durations import Duration
     from kici.sdk.jobs import Job
-    from kici.sdk.steps import Step
+    from kici.sdk.steps import Shell, Step
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -138,7 +138,7 @@ class Ctx(Protocol):
         input: str | bytes | None = None,
         timeout: Duration | None = None,
         quiet: bool = False,
-        shell: Literal["bash", "sh"] | None = None,
+        shell: Shell | None = None,
         **values: object,
     ) -> Command:
         """Run a command in the checkout: a template (by `bash -euo pipefail -c`), or a list as argv without a shell.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -16,7 +14,7 @@ from kici.orchestrator.store.embedded import EmbeddedPostgres
 from kici.wire.agent import Dispatch, JobAccepted, JobStatusChanged
 from tests.support import coordinator
 from tests.support.coordinator import Coordinator
-from tests.support.fake_agent import FakeAgent, agents
+from tests.support.fake_agent import agents, beating
 from tests.support.locks import job
 from tests.support.postgres import reachable_folder
 from tests.support.runs import make_run
@@ -41,22 +39,6 @@ async def server() -> AsyncIterator[EmbeddedPostgres]:
 async def here(server: EmbeddedPostgres) -> AsyncIterator[Coordinator]:
     async with coordinator.running(server.url, leading=True, ttl=TTL) as one:
         yield one
-
-
-@contextlib.asynccontextmanager
-async def beating(agent: FakeAgent) -> AsyncIterator[None]:
-    async def beat() -> None:
-        while True:
-            await agent.beat()
-            await asyncio.sleep(0.05)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_no_job_is_requeued_or_lost_because_the_database_was_away(

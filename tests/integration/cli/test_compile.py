@@ -70,8 +70,9 @@ def test_the_check_says_what_differs_and_writes_nothing(repository: Path, kici: 
     source.write_text(source.read_text().replace("echo replace me", "make test"))
     code, out, err = kici("compile", "--check")
     assert (code, out) == (1, "")
-    assert "error: file '.kici/workflows/ci.py' has changed" in err
-    assert "error: workflow 'ci' has changed (job 'test' has changed (steps))" in err
+    assert 'error: ~ files › workflows/ci.py: "' in err
+    assert "error: + workflows › ci › jobs › test › steps › make test: " in err
+    assert "error: - workflows › ci › jobs › test › steps › echo replace me: " in err
     assert (repository / ".kici/kici.lock.json").read_bytes() == before
 
 

@@ -76,6 +76,15 @@ def test_a_job_put_in_front_is_one_change(module: Path, diff: Diff) -> None:
     assert "before" not in changes["workflows", "ci", "jobs", "first"]
 
 
+def test_a_job_is_told_whatever_it_is_called(module: Path, diff: Diff) -> None:
+    module.write_text(BEFORE.replace('"test"', '"location"'))
+
+    _, out = diff()
+
+    assert "+ workflows › ci › jobs › location: 2 steps" in out
+    assert "- workflows › ci › jobs › test: 2 steps" in out
+
+
 def test_the_order_of_jobs_and_a_step_that_is_gone_are_told(module: Path, diff: Diff) -> None:
     module.write_text(BEFORE.replace("[lint, test]", "[test, lint]").replace('["true", "false"]', '["true"]'))
 

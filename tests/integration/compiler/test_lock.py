@@ -220,9 +220,13 @@ def test_drift_is_told_in_words(repository: Repository) -> None:
     )
     changed = repository.compile()
     assert changed.lock
-    assert drift.differences(repository.root, changed.lock, changed.data) == [
-        "file '.kici/workflows/ci.py' has changed",
-        "workflow 'ci' has changed (triggers; job 'a' has changed (timeoutMs, priority); job 'b' is new)",
+    told = drift.differences(repository.root, changed.lock, changed.data)
+    assert [line.partition(": ")[0] for line in told] == [
+        "~ files › workflows/ci.py",
+        "+ workflows › ci › jobs › a › priority",
+        "+ workflows › ci › jobs › a › timeoutMs",
+        "+ workflows › ci › jobs › b",
+        "~ workflows › ci › triggers",
     ]
 
 

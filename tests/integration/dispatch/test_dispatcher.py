@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
 import pytest
@@ -16,7 +15,7 @@ from kici.orchestrator.store import notify, queue_rules
 from kici.wire.agent import Dispatch
 from tests.support import coordinator
 from tests.support.coordinator import Coordinator
-from tests.support.fake_agent import FakeAgent, agents
+from tests.support.fake_agent import FakeAgent, agents, beating
 from tests.support.locks import job
 from tests.support.runs import Made, make_run
 from tests.support.services import until
@@ -159,24 +158,6 @@ async def test_agents_of_new_labels_find_what_waited_before_they_came(here: Coor
         async with agents(special):
             await special.connect()
             assert (await special.expect(Dispatch)).job_id == made["train"]
-
-
-@asynccontextmanager
-async def beating(agent: FakeAgent) -> AsyncIterator[None]:
-    """As a living agent does: however slow the machine is, its silence ends again."""
-
-    async def beat() -> None:
-        while True:
-            await agent.beat()
-            await asyncio.sleep(0.05)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_a_killed_agent_shows_as_recovering_with_the_reason(database_url: str) -> None:

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +17,7 @@ from kici.orchestrator.store.database import is_away
 from kici.orchestrator.store.embedded import EmbeddedPostgres
 from kici.orchestrator.store.postgres import binaries, postmaster
 from kici.orchestrator.store.postgres.errors import EmbeddedPostgresError
+from tests.support import services
 from tests.support.postgres import QUICK, reachable_folder
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,17 +54,6 @@ def made(folder: Path, initialised: Path) -> Path:
 async def _start_and_stop(path: Path) -> None:
     async with running(path):
         pass
-
-
-@asynccontextmanager
-async def supervised(server: EmbeddedPostgres) -> AsyncIterator[None]:
-    task = asyncio.create_task(server.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def ask(url: str, query: str) -> object:
@@ -158,7 +148,7 @@ async def test_a_server_whose_orchestrator_was_killed_is_adopted(made: Path) -> 
 
 
 async def test_a_killed_server_comes_back_with_every_committed_row(made: Path) -> None:
-    async with running(made, durable=True) as server, supervised(server):
+    async with running(made, durable=True) as server, services.running(server, seconds=60):
         await ask(server.url, "create table kept (n int)")
         committed = 0
         writer = await asyncpg.connect(server.url)
