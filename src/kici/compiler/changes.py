@@ -97,7 +97,7 @@ def _by_name(value: Any) -> Mapping[str, Any] | None:
 
 
 def _brief(value: Any) -> str:
-    """A value in one line: the jobs of a workflow and the steps of a job that is new or gone are counted, not listed."""
+    """A value in one line: jobs and steps of what is new or gone as a whole are counted, not listed."""
     for parts in ("jobs", "steps") if isinstance(value, dict) else ():
         if isinstance(value.get(parts), list):
             count = len(value[parts])
