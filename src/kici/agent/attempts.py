@@ -56,6 +56,8 @@ class Attempts:
         """Taken, and the end not yet acknowledged."""
         self._tasks: dict[AttemptRef, asyncio.Task[None]] = {}
         """Also of attempts that were withdrawn and are being killed."""
+        self._here: set[AttemptRef] = set()
+        """Something of them is on this machine: processes, or their directory, which goes after the end was told."""
         self._latest: OrderedDict[str, int] = OrderedDict()
         self._draining = False
         self._group: asyncio.TaskGroup | None = None
@@ -109,6 +111,7 @@ class Attempts:
         self._remember(ref)
         assert self._group
         job = self._jobs[ref] = Job(dispatch, self._shop)
+        self._here.add(ref)
         self._tasks[ref] = self._group.create_task(self._see_through(job, dying))
 
     def cancelled(self, cancel: Cancel) -> None:
@@ -129,8 +132,8 @@ class Attempts:
                 job.cancel(reason, force=force)
 
     async def idle(self) -> None:
-        """Wait until the end of every job has been told (not: acknowledged)."""
-        while self._working():
+        """Wait until the end of every job has been told (not: acknowledged) and nothing of any is left here."""
+        while self._here:
             self._changed.clear()
             await self._changed.wait()
 
@@ -168,6 +171,7 @@ class Attempts:
             log.exception("a job could not be carried out", job=job.ref.job_id)
             job.fail(f"the agent could not carry out the job: {type(error).__name__}: {error}")
         finally:
+            self._here.discard(job.ref)
             self._changed.set()
             self.on_change()
         if job.reported is not None:

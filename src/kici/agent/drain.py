@@ -76,7 +76,7 @@ class Drain:
             return
         crew.cancel_all("the agent was stopped", force=True)
         if not await _within(KILL_S, crew.idle()):
-            log.error("left with jobs that could not be killed")
+            log.error("left with jobs that could not be killed, or not be removed")
 
 
 async def _within(seconds: float, done: Awaitable[None]) -> bool:
