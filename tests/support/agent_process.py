@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from kici.runner.processes import descendants
+
 
 class AgentProcess:
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -32,7 +34,7 @@ class AgentProcess:
 
     def runners(self) -> list[int]:
         """Processes below it that run the runner, the innermost last."""
-        return [pid for pid in _descendants(self.process.pid) if b"kici.runner" in _read(pid, "cmdline")]
+        return [pid for pid in descendants(self.process.pid) if b"kici.runner" in _read(pid, "cmdline")]
 
     def rss_mb(self) -> float:
         return rss_mb(self.process.pid)
@@ -71,18 +73,6 @@ async def running(base: Path, url: str, env: Mapping[str, str]) -> AsyncIterator
 def rss_mb(pid: int) -> float:
     line = next(one for one in _read(pid, "status").splitlines() if one.startswith(b"VmRSS"))
     return int(line.split()[1]) / 1024
-
-
-def _descendants(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *_descendants(child)]
-    return found
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -101,9 +101,14 @@ class Coordinator(Process):
         self._reserved.close()
 
     async def ready(self, http: httpx.AsyncClient, *, patience_s: float = 60) -> None:
-        async with asyncio.timeout(patience_s):
-            while not await self.is_ready(http):
-                await asyncio.sleep(0.05)
+        """Raises `AssertionError` with its log if it is not ready in time."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while not await self.is_ready(http):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            how = "is not ready" if self.alive else "has ended"
+            raise AssertionError(f"{self.name} {how}:\n{self.log.read_text(errors='replace')[-5000:]}") from None
 
     async def is_ready(self, http: httpx.AsyncClient) -> bool:
         try:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import httpx
 
+from kici.runner.processes import descendants
 from tests.support import prepared
 
 T = TypeVar("T")
@@ -227,11 +228,6 @@ async def running(*options: str, **env: str) -> AsyncIterator[Stack]:
             await stack.stop()
         finally:
             shutil.rmtree(base, ignore_errors=True)
-
-
-def descendants(pid: int) -> list[int]:
-    children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(task).split()]
-    return children + [below for child in children for below in descendants(child)]
 
 
 def command_line(pid: int) -> str:
