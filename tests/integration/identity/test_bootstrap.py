@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,13 @@ async def test_a_bad_bootstrap_token_is_refused_without_repeating_it(pool: Pool[
 async def test_without_settings_nobody_is_let_in(pool: Pool[Record]) -> None:
     await given(pool, Settings())
     assert await pool.fetchval("select count(*) from admin_tokens") == 0
+
+
+async def test_coordinators_that_start_at_the_same_moment_do_not_disturb_each_other(pool: Pool[Record]) -> None:
+    """Each round begins as the first start on an empty database does."""
+
+    settings = Settings(bootstrap_admin_token="a" * 64)
+    for _ in range(50):
+        await pool.execute("delete from admin_tokens")
+        await asyncio.gather(*(given(pool, settings) for _ in range(4)))
+        assert await pool.fetchval("select count(*) from admin_tokens") == 1

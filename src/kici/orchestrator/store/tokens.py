@@ -70,7 +70,12 @@ async def create_admin(
 
 
 async def put_bootstrap(db: Db, token_hash: str) -> None:
-    """Make this the bootstrap token, an owner; the one before it ends."""
+    """Make this the bootstrap token, an owner; the one before it ends. For a transaction.
+
+    One coordinator after the other: two that insert the same new row at once meet at the hash, which `on conflict` does
+    not cover.
+    """
+    await db.execute("select pg_advisory_xact_lock(hashtextextended('bootstrap token', 0))")
     await db.execute(
         """
         insert into admin_tokens (token_hash, label, role) values ($1, $2, 'owner')
