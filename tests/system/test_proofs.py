@@ -79,7 +79,7 @@ async def test_pushes_survive_kills_of_every_part() -> None:
         for sha in shas:
             run = await up.ended((await up.run_of(sha, deadline=90))["runId"], deadline=240)
             jobs = await up.jobs(run["runId"])
-            assert run["status"] == "success", (seed, run, jobs)
+            assert run["status"] == "success", f"seed {seed}: {run} {jobs}"
             await whole_log(up, run["runId"], jobs["first"]["jobId"], seed)
         assert sorted(one["sha"] for one in await up.runs()) == sorted(shas)
 
