@@ -7,6 +7,7 @@ generated from these structs.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -88,10 +89,58 @@ class Retry(Node, frozen=True):
     max_delay_ms: int = 30_000
 
 
+class LockRule(Node, frozen=True):
+    """One thing that must be so. Those with `changed` are decided without running anything."""
+
+    label: str
+    changed: tuple[str, ...] | None = None
+    """Globs, of which a changed file must match one; absent = a function of the module, found by its position."""
+    negated: bool = False
+    """It must not be so."""
+
+
+class LockCache(Node, frozen=True):
+    """Files that outlive the job, found again by a key."""
+
+    key: str
+    """Template, over `engine.templates` and `{os}`, `{arch}`, `{hash:GLOB,GLOB}` (SHA-256 of files in the checkout)."""
+    paths: tuple[str, ...]
+    """Relative to the checkout, or below `~/`."""
+    restore: tuple[str, ...] = ()
+    """Prefixes, templates too: the newest entry of the first that finds one is taken if nothing has the key."""
+
+
+class StepKind(StrEnum):
+    """What an entry of a job's steps is. All but `STEP` are made by `kici compile`, in the order of this list."""
+
+    CACHE_RESTORE = "cache_restore"
+    INIT = "init"
+    STEP = "step"
+    CACHE_SAVE = "cache_save"
+    ON_SUCCESS = "on_success"
+    ON_FAILURE = "on_failure"
+    ON_CANCEL = "on_cancel"
+    CLEANUP = "cleanup"
+    EVALUATE = "evaluate"
+    """The only one of a job that `engine.plan` makes: it asks the module for what the lock file cannot say."""
+
+
+HOOKS = frozenset({StepKind.ON_SUCCESS, StepKind.ON_FAILURE, StepKind.ON_CANCEL, StepKind.CLEANUP})
+
+
 class LockStep(Node, frozen=True):
     name: str
+    kind: StepKind = StepKind.STEP
+    of_workflow: bool = False
+    """Of a hook: it is the workflow's, not the job's."""
     command: str | None = None
     """A shell command; absent = a function of the workflow's module, found by its position."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Values are templates."""
+    rules: tuple[LockRule, ...] = ()
+    hooks: dict[str, int] = field(default_factory=dict)
+    """`on_cancel` and `cleanup` of the step itself → limit in milliseconds."""
+    caches: tuple[LockCache, ...] = ()
     timeout_ms: int = 1_800_000
     retry: Retry | None = None
     continue_on_error: bool = False
@@ -104,9 +153,21 @@ class LockStep(Node, frozen=True):
     location: SourceLocation | None = None
 
 
+class LockParallel(Node, frozen=True):
+    """Steps that run at the same time."""
+
+    name: str
+    first: int
+    """Place of its first step among the job's steps, from 0."""
+    size: int
+    fail_fast: bool = True
+    """The first failure cancels the others."""
+    max_parallel: int | None = None
+
+
 class LockNeed(Node, frozen=True):
     job: str
-    """Base name: all combinations of a matrix."""
+    """Base name: all combinations of a matrix. Or the name of a generator: all jobs that it makes."""
     run_on: tuple[str, ...] = ("success",)
     """Terminal job statuses that let the needing job start."""
 
@@ -143,7 +204,25 @@ class LockJob(Node, frozen=True):
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False
     """After the first combination that does not succeed, the others are halted."""
+    parallel: tuple[LockParallel, ...] = ()
+    rules: tuple[LockRule, ...] = ()
+    hooks: dict[str, int] = field(default_factory=dict)
+    """`before_step` and `after_step` → limit in milliseconds. The others stand among the steps."""
+    dynamic: tuple[str, ...] = ()
+    """Options that a function of the module gives: `concurrency`, `env`, `environment`, `matrix`."""
     description: str | None = None
+    location: SourceLocation | None = None
+
+
+class LockGenerator(Node, frozen=True):
+    """A function of the module that makes jobs. They are known only once it has run, on an agent."""
+
+    name: str
+    runs_on: tuple[Pattern, ...]
+    """Of the job in which it runs."""
+    exclude_labels: tuple[Pattern, ...] = ()
+    needs: tuple[LockNeed, ...] = ()
+    timeout_ms: int = 60_000
     location: SourceLocation | None = None
 
 
@@ -156,6 +235,9 @@ class LockWorkflow(Node, frozen=True):
     """SHA-256 over the workflow's module and every module under `.kici/` that it imports."""
     triggers: tuple[Trigger, ...]
     jobs: tuple[LockJob, ...]
+    generators: tuple[LockGenerator, ...] = ()
+    rules: tuple[LockRule, ...] = ()
+    """Functions among them are asked in every job, before its own rules."""
     description: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None

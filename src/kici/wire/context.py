@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from kici.engine.events import Event
+from kici.engine.lockfile import LockJob
 
 
 class NeededJob(Struct, frozen=True, omit_defaults=True):
@@ -20,6 +21,13 @@ class NeededJob(Struct, frozen=True, omit_defaults=True):
     matrix: dict[str, str] = {}
     outputs: dict[str, Any] = {}
     """Step name → what the step returned. A job that is one function has its value under its own name."""
+
+
+class AgentFacts(Struct, frozen=True, omit_defaults=True):
+    name: str
+    labels: tuple[str, ...]
+    os: str = ""
+    arch: str = ""
 
 
 class JobContext(Struct, frozen=True, omit_defaults=True):
@@ -41,6 +49,16 @@ class JobContext(Struct, frozen=True, omit_defaults=True):
     secrets: dict[str, str] = {}
     run_url: str = ""
     is_local: bool = False
+    fanout_index: int = 0
+    """Place among the combinations of the job's matrix, from 0."""
+    fanout_total: int = 1
+    agent: AgentFacts | None = None
+    """None on `kici run local`."""
+    generated_by: str = ""
+    """Name of the generator that made the job."""
+    definition: LockJob | None = None
+    """Of a job that the lock file does not have as it is: what the evaluation of its dynamic options, or of its
+    generator, gave. None = the lock file's."""
 
     def __repr__(self) -> str:
         return f"JobContext(run_id={self.run_id!r}, name={self.name!r}, attempt={self.attempt})"

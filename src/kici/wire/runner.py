@@ -48,14 +48,17 @@ class Cancel(Message, frozen=True, tag="cancel"):
 
 
 class Reply(Message, frozen=True, tag="reply"):
-    """Answer to `ArtifactEnd`, or the end of an `ArtifactFetch`. `error` is empty when it went well."""
+    """Answer to `ArtifactEnd`, `SecretOutput` and `Emit`, or the end of an `ArtifactFetch` or `CacheFetch`. `error` is
+    empty when it went well."""
 
     request: int
     error: str = ""
+    value: str = ""
+    """Of an `Emit`: the id of the event. Of a `CacheFetch`: the key that was found, empty = none."""
 
 
 class ArtifactData(Message, frozen=True, tag="artifact.data"):
-    """A piece of an artifact's tar stream, both ways; ≤ 256 KiB."""
+    """A piece of an artifact's or a cache's tar stream, both ways; ≤ 256 KiB."""
 
     request: int
     data: bytes
@@ -100,7 +103,8 @@ class Mask(Message, frozen=True, tag="mask"):
 
 class JobEnded(Message, frozen=True, tag="job.ended"):
     status: str
-    """`success`, `failed`, `cancelled`"""
+    """`success`, `failed`, `cancelled`, `skipped` (its rules say so; no step has run), `drift_dropped` (the module does
+    not make this job any more)"""
     error: str = ""
     outputs: dict[str, Any] = {}
 
@@ -123,6 +127,64 @@ class ArtifactFetch(Message, frozen=True, tag="artifact.fetch"):
     name: str
 
 
+class CacheFetch(Message, frozen=True, tag="cache.fetch"):
+    """Restore: answered by `ArtifactData` pieces of the entry, then `Reply` with its key; an empty key = no entry."""
+
+    request: int
+    key: str
+    restore: tuple[str, ...] = ()
+    """Prefixes, in the order in which they are tried after the key itself."""
+
+
+class CacheBegin(Message, frozen=True, tag="cache.begin"):
+    """Save: followed by `ArtifactData` and `ArtifactEnd`; answered by `Reply`. A key that exists stays as it is, which
+    is no error."""
+
+    request: int
+    key: str
+
+
+class Annotated(Message, frozen=True, tag="annotated"):
+    """A remark about a line of the repository."""
+
+    index: int
+    level: str
+    """`notice`, `warning`, `error`"""
+    message: str
+    file: str = ""
+    """Relative to the checkout; empty = none."""
+    line: int = 0
+    """1-based; 0 = none."""
+
+
+class Summarized(Message, frozen=True, tag="summarized"):
+    """Markdown for the page of the run; pieces of one step are put one after the other."""
+
+    index: int
+    markdown: str
+
+
+class SecretOutput(Message, frozen=True, tag="secret.output"):
+    """For the jobs that need this one. Answered by `Reply`. The value is masked from now on."""
+
+    request: int
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"SecretOutput(request={self.request}, name={self.name!r})"
+
+
+class Emit(Message, frozen=True, tag="emit"):
+    """An event of the workflow's own. Answered by `Reply` with the id of the event."""
+
+    request: int
+    name: str
+    payload: Any
+    key: str
+    """Unique within the job's attempts: the same key emits once."""
+
+
 FromHost = Start | Cancel | Reply | ArtifactData
 FromRunner = (
     Ready
@@ -135,6 +197,12 @@ FromRunner = (
     | ArtifactData
     | ArtifactEnd
     | ArtifactFetch
+    | CacheFetch
+    | CacheBegin
+    | Annotated
+    | Summarized
+    | SecretOutput
+    | Emit
 )
 
 from_host: Codec[FromHost] = Codec(FromHost)
