@@ -130,17 +130,8 @@ HOOKS = frozenset({StepKind.ON_SUCCESS, StepKind.ON_FAILURE, StepKind.ON_CANCEL,
 
 class LockStep(Node, frozen=True):
     name: str
-    kind: StepKind = StepKind.STEP
-    of_workflow: bool = False
-    """Of a hook: it is the workflow's, not the job's."""
     command: str | None = None
     """A shell command; absent = a function of the workflow's module, found by its position."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Values are templates."""
-    rules: tuple[LockRule, ...] = ()
-    hooks: dict[str, int] = field(default_factory=dict)
-    """`on_cancel` and `cleanup` of the step itself → limit in milliseconds."""
-    caches: tuple[LockCache, ...] = ()
     timeout_ms: int = 1_800_000
     retry: Retry | None = None
     continue_on_error: bool = False
@@ -151,6 +142,15 @@ class LockStep(Node, frozen=True):
     shell: str = "bash"
     """What runs its commands: bash or sh."""
     location: SourceLocation | None = None
+    kind: StepKind = StepKind.STEP
+    of_workflow: bool = False
+    """Of a hook: it is the workflow's, not the job's."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Values are templates."""
+    rules: tuple[LockRule, ...] = ()
+    hooks: dict[str, int] = field(default_factory=dict)
+    """`on_cancel` and `cleanup` of the step itself → limit in milliseconds."""
+    caches: tuple[LockCache, ...] = ()
 
 
 class LockParallel(Node, frozen=True):
