@@ -49,7 +49,16 @@ def problems(table: Mapping[str, Any], collected: frozenset[str]) -> Iterator[st
 
 def _collected() -> frozenset[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts=--import-mode=importlib -p no:cacheprovider", "tests"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-o",
+            "addopts=--import-mode=importlib -p no:cacheprovider",
+            "tests",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
