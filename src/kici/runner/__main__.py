@@ -73,7 +73,7 @@ def _import(start: Start, link: Link, capture: Capture) -> Found | None:
         else:
             reason = f"the workflow cannot be imported: {sentence(error)}"
             capture.say(traceback_text(error, start.kici_dir))
-        capture.end_now()
+        capture.end_now(0)
         link.send(StepEnded(0, "failed", error=reason))
         link.send(JobEnded("failed", reason))
         return None
