@@ -232,7 +232,7 @@ class LockWorkflow(Node, frozen=True):
     export: str
     """Name in the module; `name[2]` for an element of a list or tuple."""
     content_hash: str
-    """SHA-256 over the workflow's module and every module under `.kici/` that it imports."""
+    """SHA-256 over the workflow's module, every module under `.kici/` that it imports, and `hashed_files`."""
     triggers: tuple[Trigger, ...]
     jobs: tuple[LockJob, ...]
     generators: tuple[LockGenerator, ...] = ()
@@ -242,6 +242,10 @@ class LockWorkflow(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None
     timeout_ms: int | None = None
+    hash_files: tuple[str, ...] = ()
+    """Globs over the repository's files, as the author wrote them."""
+    hashed_files: dict[str, str] = field(default_factory=dict)
+    """What they matched when this was compiled: path → SHA-256, see `engine.kici_files.digest`."""
 
 
 class LockFile(Node, frozen=True, omit_defaults=False):

@@ -68,7 +68,7 @@ def lowered_job(job: Job[Any], workflow: Workflow, locate: Locate) -> LockJob:
             LockParallel(one.name, len(before) + one.first, one.size, one.fail_fast, one.max_parallel)
             for one in job.parallel
         ),
-        rules=lowered_rules(job.rules, subject),
+        rules=lowered_rules(job.rules, subject, job.location),
         hooks=_limits(job.hooks, AROUND_STEPS, subject),
         dynamic=tuple(sorted(_checked_dynamic(job, subject))),
         description=job.description,
@@ -93,11 +93,11 @@ def lowered_needs(needs: Iterable[Need]) -> tuple[LockNeed, ...]:
     return tuple(LockNeed(need.name, need.run_on) for need in needs)
 
 
-def lowered_rules(rules: Iterable[Rule], subject: str) -> tuple[LockRule, ...]:
+def lowered_rules(rules: Iterable[Rule], subject: str, where: Location) -> tuple[LockRule, ...]:
     found = []
     for rule in rules:
         if rule.fn is not None:
-            _check_takes_ctx(rule.fn, f"{subject}: rule {rule.label!r}", None)
+            _check_takes_ctx(rule.fn, f"{subject}: rule {rule.label!r}", where)
         found.append(LockRule(rule.label, rule.changed, rule.negated))
     return tuple(found)
 
@@ -117,7 +117,7 @@ def _step(step: Step[Any], job: Job[Any], locate: Locate) -> LockStep:
         name=step.name,
         command=step.command,
         env=step.env,
-        rules=lowered_rules(step.rules, subject),
+        rules=lowered_rules(step.rules, subject, step.location),
         hooks=_limits(step.hooks, step.hooks, subject),
         caches=_caches(step.caches),
         timeout_ms=step.timeout_ms,
@@ -214,7 +214,7 @@ def _check_hook(hook: Hook, subject: str) -> None:
         _check_takes_ctx(hook.fn, subject, hook.location)
 
 
-def _check_takes_ctx(function: Any, subject: str, location: Location | None) -> None:
+def _check_takes_ctx(function: Any, subject: str, location: Location) -> None:
     import inspect
 
     try:
