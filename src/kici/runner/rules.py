@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kici.engine.events import Event
 from kici.engine.lockfile import LockRule
-from kici.engine.rules import changed_says_no
+from kici.engine.rules import decide
 from kici.runner.acts import Acts
 from kici.runner.workflow import sentence
 from kici.sdk.rules import Rule
@@ -18,16 +18,17 @@ async def refusal(acts: Acts, index: int, rules: Sequence[Rule], locked: Sequenc
     A rule that raises says no.
     """
     for rule, lock in zip(rules, locked, strict=True):
-        if lock.changed is not None:
-            reason = changed_says_no((lock,), event)
-            if reason:
-                return reason
+        verdict = decide((lock,), event.changed_files)
+        if verdict.warning:
+            acts.say(index, verdict.warning)
+        if not verdict.passed:
+            return verdict.reason
+        if rule.fn is None:
             continue
-        assert rule.fn is not None
         try:
             passed = bool(await acts.ask(index, rule.fn)) is not rule.negated
         except Exception as error:  # noqa: BLE001 - it is the author's code
-            return f"the rule {rule.label!r} raised {sentence(error)}"
+            return f"rule {rule.label!r} raised {sentence(error)}"
         if not passed:
-            return f"the rule {rule.label!r} says no"
+            return f"rule {rule.label!r} says no"
     return ""
