@@ -11,6 +11,7 @@ from kici.runner.shell import Activity, Doing
 from kici.runner.tar import ArtifactFailed, Tar
 from kici.runner.transfers import Transfers
 
+
 class Artifacts:
     """A `kici.sdk.context.Artifacts`."""
 

@@ -1,25 +1,14 @@
-"""Caches: files of the checkout and of the home directory, packed by `tar` under `repo/` and `home/`.
-
-What is restored lies over what is there: exactly the paths of the cache are touched, and what stands beside them stays.
-"""
+"""The caches that definitions name: restored before a step or command, saved after its success."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import platform
-import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 
-from kici.engine import templates
 from kici.engine.lockfile import LockCache
-from kici.engine.patterns import matches
 from kici.errors import KiciError
 from kici.runner.acts import Acts
+from kici.runner.cache_files import CacheFiles
 from kici.runner.context import template_fields
-from kici.runner.tar import ArtifactFailed, Tar
-from kici.runner.transfers import Transfers
 
 
 class Caches:
@@ -68,96 +57,3 @@ class Caches:
     def _files(self) -> CacheFiles:
         state = self._acts.state
         return CacheFiles(state.root, state.transfers, template_fields(state.facts))
-
-
-class CacheFiles:
-    def __init__(self, root: str, transfers: Transfers, fields: dict[str, str]) -> None:
-        self._root = root
-        self._transfers = transfers
-        self._fields = fields | {"os": platform.system().lower(), "arch": platform.machine().lower()}
-
-    def key(self, template: str) -> str:
-        """Raises `EngineError` for a template that names what there is not."""
-        return templates.expand_cache_key(template, self._fields, self._digest)
-
-    async def restore(self, key: str, paths: Sequence[str], prefixes: Sequence[str]) -> str:
-        """The key of the entry that was restored; empty if there was none. Raises `ArtifactFailed`."""
-        found: list[str] = []
-        async with _places(self._root) as top:
-            tar: Tar | None = None
-            try:
-                async for piece in self._transfers.fetch_cache(key, prefixes, found):
-                    tar = tar or Tar(
-                        ["tar", "--extract", "--file=-", f"--directory={top}", "--no-same-owner", "--touch",
-                         "--no-same-permissions", "--keep-directory-symlink", "--", *map(_member, paths)]
-                    )  # fmt: skip
-                    await tar.write(piece)
-                if tar is not None:
-                    tar.close_input()
-                    await tar.read_all()
-                    await tar.check(missing_is_fine=True)
-            finally:
-                if tar is not None:
-                    tar.close()
-        return found[0] if found else ""
-
-    async def save(self, key: str, paths: Sequence[str]) -> str:
-        """Which of the paths are not there. Raises `ArtifactFailed` if none is, or the host does not keep it."""
-        async with _places(self._root) as top:
-            members = [_member(path) for path in paths]
-            there = [member for member in members if os.path.lexists(os.path.join(top, member))]
-            missing = ", ".join(path for path, member in zip(paths, members, strict=True) if member not in there)
-            if not there:
-                raise ArtifactFailed(f"{key} was not saved: {missing} is not there")
-            await self._transfers.save_cache(key, _packed(top, there))
-            return missing
-
-    def _digest(self, globs: Sequence[str]) -> str:
-        """Of names and contents; the same on every machine. Of nothing if the globs find nothing."""
-        whole = hashlib.sha256()
-        for path in sorted(_files_below(self._root)):
-            if matches(globs, path):
-                with open(os.path.join(self._root, path), "rb") as file:
-                    content = hashlib.file_digest(file, "sha256").hexdigest()
-                whole.update(f"{content} {path}\n".encode(errors="surrogateescape"))
-        return whole.hexdigest()
-
-
-@asynccontextmanager
-async def _places(root: str) -> AsyncIterator[str]:
-    """A directory in which `repo` and `home` lead to the two places."""
-    with tempfile.TemporaryDirectory(prefix="kici-cache-") as top:
-        os.symlink(root, os.path.join(top, "repo"))
-        home = os.path.expanduser("~")
-        os.makedirs(home, exist_ok=True)
-        os.symlink(home, os.path.join(top, "home"))
-        yield top
-
-
-def _member(path: str) -> str:
-    place, below = ("home", path[2:]) if path.startswith("~/") else ("repo", path)
-    normal = os.path.normpath(below)
-    if normal.startswith(("/", "..")) or normal == ".":
-        raise ArtifactFailed(f"the path {path!r} leaves the checkout and the home directory")
-    return f"{place}/{normal}"
-
-
-async def _packed(top: str, members: Sequence[str]) -> AsyncIterator[bytes]:
-    tar = Tar(["tar", "--create", "--file=-", f"--directory={top}", "--", *members])
-    try:
-        tar.close_input()
-        while piece := await tar.read():
-            yield piece
-        await tar.check()
-    finally:
-        tar.close()
-
-
-def _files_below(root: str) -> Iterable[str]:
-    for directory, folders, names in os.walk(root):
-        if directory == root and ".git" in folders:
-            folders.remove(".git")
-        for name in names:
-            whole = os.path.join(directory, name)
-            if os.path.isfile(whole) and not os.path.islink(whole):
-                yield os.path.relpath(whole, root).replace(os.sep, "/")

@@ -115,6 +115,7 @@ class Branch(Environment):
     """The environment of one of several steps that run at the same time: its own changes over the process's."""
 
     def __init__(self, secrets: Collection[str], mark: str) -> None:
+        self.mark = mark
         self._secrets = secrets
         self._before = {}
         self._own: dict[str, str | None] = {MARK: mark}

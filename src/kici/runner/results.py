@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -25,6 +26,14 @@ class Results:
         self._job = job
         self._needs = {need.name: [one for one in needs if one.job == need.name] for need in job.needs}
         self.own: dict[str, Any] = {}
+        self._all: Results = self
+        """Of the job; of a step in a group `own` has what was there when the group began, and what it returned."""
+
+    def beside(self) -> Results:
+        """For one of several steps that run at the same time: they do not see what the others return."""
+        other = copy(self)
+        other.own = dict(self.own)
+        return other
 
     # ── written by the runner ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -37,11 +46,13 @@ class Results:
             data: Any = dict(written)
         else:
             data = to_data(value, annotation)
-        outputs = self.own | {step.name: data}
+        outputs = self._all.own | {step.name: data}
         size = len(msgspec.msgpack.encode(outputs))
         if size > MAX_BYTES:
             raise OutputInvalid(f"the job's outputs have {size:,} bytes; the limit is {MAX_BYTES:,}: use an artifact")
-        self.own = outputs
+        self._all.own = outputs
+        if self._all is not self:
+            self.own[step.name] = data
 
     # ── read by steps ────────────────────────────────────────────────────────────────────────────────────────────────
 

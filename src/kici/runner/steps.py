@@ -11,15 +11,15 @@ from msgspec import Struct
 
 from kici.engine import templates
 from kici.engine.errors import TemplateError
-from kici.engine.lockfile import LockJob, LockStep, Retry
+from kici.engine.lockfile import LockStep, Retry
 from kici.runner import rules
 from kici.runner.acts import Acts, Ended, How, What
 from kici.runner.caches import Caches
+from kici.runner.context import template_fields
 from kici.runner.workflow import sentence
 from kici.sdk.facts import Outcome
 from kici.sdk.hooks import Hook
 from kici.sdk.steps import Step
-from kici.wire.context import JobContext
 from kici.wire.runner import StepEnded, StepStarted, Summarized
 
 _ERROR_CHARS = 4_000
@@ -36,16 +36,15 @@ class Told(Struct, frozen=True):
 class StepRunner:
     """Runs steps of one job. With an `Acts` of its own for each of several that run at the same time."""
 
-    def __init__(self, acts: Acts, caches: Caches, job: LockJob, around: Mapping[str, Hook], begun: set[int]) -> None:
+    def __init__(self, acts: Acts, caches: Caches, around: Mapping[str, Hook], begun: set[int]) -> None:
         self._acts = acts
-        self._caches = caches
-        self._job = job
+        self.caches = caches
         self._around = around
         self._begun = begun
         """Steps whose start has been told already: the first one begins with the import of the module."""
 
     def beside(self, acts: Acts) -> StepRunner:
-        return StepRunner(acts, self._caches.beside(acts), self._job, self._around, self._begun)
+        return StepRunner(acts, self.caches.beside(acts), self._around, self._begun)
 
     # ── for every kind ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -75,10 +74,10 @@ class StepRunner:
         await self.start(index)
         ended = self._expanded(locked, outcome, until)
         if isinstance(ended, How):
-            await self._caches.restore(index, locked.caches)
+            await self.caches.restore(index, locked.caches)
             ended = await self._acts.perform(index, what, ended)
             if ended.status == "success":
-                await self._caches.save(index, locked.caches)
+                await self.caches.save(index, locked.caches)
         await self._summarize(index, ended)
         code = 0 if ended.status == "success" and what.command is not None else ended.exit_code
         return await self.end(index, Ended(ended.status, ended.error, code, stuck=ended.stuck))
@@ -95,7 +94,7 @@ class StepRunner:
         if isinstance(how, Ended):
             return await self.end(index, how)
         await self._hook(index, "before_step", how)
-        await self._caches.restore(index, locked.caches)
+        await self.caches.restore(index, locked.caches)
         retry = locked.retry or Retry(attempts=1)
         attempt, ended = 1, Ended("cancelled", state.cancelled.reason)
         while not (state.cancelled and attempt == 1):
@@ -112,7 +111,7 @@ class StepRunner:
                 break
         ended = await self._tidied(index, step, how, ended)
         if ended.status == "success":
-            await self._caches.save(index, locked.caches)
+            await self.caches.save(index, locked.caches)
         await self._hook(index, "after_step", how)
         return await self.end(index, ended, attempt=attempt)
 
@@ -205,10 +204,6 @@ class StepRunner:
         except TimeoutError:
             return False
         return True
-
-
-def template_fields(facts: JobContext) -> dict[str, str]:
-    return templates.fields(facts.event, workflow=facts.workflow, job=facts.job, matrix=facts.matrix)
 
 
 def _for_hook(how: How, hook: Hook, outcome: Outcome, name: str, until: float | None) -> How:

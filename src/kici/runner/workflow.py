@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 import kici
-from kici.engine.lockfile import LockStep
+from kici.engine.lockfile import HOOKS, LockJob, LockStep, StepKind
 from kici.errors import KiciError
 from kici.sdk import loading
 from kici.sdk.jobs import Job
@@ -44,14 +44,24 @@ def find(start: Start) -> Found:
     job = next((one for one in workflow.jobs if one.name == start.job.name), None)
     if job is None:
         raise _mismatch(f"{where} has no job {start.job.name!r}")
-    if len(job.steps) != len(start.job.steps):
-        raise _mismatch(
-            f"job {job.name!r} in {where} has {len(job.steps)} steps, the lock file says {len(start.job.steps)}"
-        )
-    for number, (step, locked) in enumerate(zip(job.steps, start.job.steps, strict=True), 1):
-        if difference := _difference(step, locked):
-            raise _mismatch(f"step {number} of job {job.name!r} in {where} {difference}")
+    check(workflow, job, start.job, where)
     return Found(workflow, job)
+
+
+def check(workflow: Workflow, job: Job[Any], locked: LockJob, where: str) -> None:
+    """Raise `WorkflowMismatch` if the job is not the one that was locked, as far as running it depends on that."""
+    steps = [step for step in locked.steps if step.kind is StepKind.STEP]
+    if len(job.steps) != len(steps):
+        raise _mismatch(f"job {job.name!r} in {where} has {len(job.steps)} steps, the lock file says {len(steps)}")
+    for number, (step, lock) in enumerate(zip(job.steps, steps, strict=True), 1):
+        if difference := _difference(step, lock):
+            raise _mismatch(f"step {number} of job {job.name!r} in {where} {difference}")
+    for entry in locked.steps:
+        if entry.kind in HOOKS and entry.kind not in (workflow.hooks if entry.of_workflow else job.hooks):
+            raise _mismatch(f"job {job.name!r} in {where} has no {entry.name}")
+    own = [(rule.label, rule.changed) for rule in job.rules]
+    if own != [(rule.label, rule.changed) for rule in locked.rules]:
+        raise _mismatch(f"job {job.name!r} in {where} has other rules than in the lock file")
 
 
 def _difference(step: Step[Any], locked: LockStep) -> str:
@@ -59,6 +69,8 @@ def _difference(step: Step[Any], locked: LockStep) -> str:
         return f"is called {step.name!r}, the lock file says {locked.name!r}"
     if step.command != locked.command:
         return f"({step.name!r}) is another command than in the lock file"
+    if len(step.rules) != len(locked.rules) or step.hooks.keys() != locked.hooks.keys():
+        return f"({step.name!r}) has other rules or hooks than in the lock file"
     return ""
 
 
