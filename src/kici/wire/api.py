@@ -182,6 +182,19 @@ class RunStarted(Body, frozen=True):
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
 
 
+class Emit(Body, frozen=True):
+    """Body of `POST /agent/jobs/{id}/events`."""
+
+    name: str
+    payload: Any = None
+    key: str = ""
+    """Of this event among those of the job, whatever its attempt."""
+
+
+class Emitted(Body, frozen=True):
+    event_id: str
+
+
 class RerunBody(Body, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /runs/{runId}/rerun`. All of it may be left out."""
 
