@@ -38,6 +38,8 @@ class PlannedJob(Struct, frozen=True):
     concurrency_group: str = ""
     problem: str = ""
     """Set if the job cannot be made: it is recorded as failed with this sentence."""
+    skip: str = ""
+    """Set if its rules say that it need not run: it is recorded as skipped with this sentence."""
 
 
 class Plan(Struct, frozen=True):

@@ -107,7 +107,8 @@ class JobStatusChanged(Message, frozen=True, tag="job.status"):
     job_id: str
     attempt: int
     status: str
-    """`cancelling`, or terminal: `success`, `failed`, `cancelled`, `skipped`."""
+    """`cancelling`, or terminal: `success`, `failed`, `cancelled`, `skipped` (its rules say so), `drift_dropped` (the
+    module does not make it)."""
     at_ms: int
     error: str = ""
     outputs: dict[str, Any] = {}

@@ -22,6 +22,7 @@ _EVENTS = {
     JobStatus.FAILED: JobEvent.FAIL,
     JobStatus.CANCELLED: JobEvent.CANCEL,
     JobStatus.SKIPPED: JobEvent.SKIP,
+    JobStatus.DRIFT_DROPPED: JobEvent.DROP,
 }
 MAX_ERROR = 10_000
 """Characters of an error message that are kept."""
