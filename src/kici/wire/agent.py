@@ -85,6 +85,27 @@ class JobRejected(Message, frozen=True, tag="job.rejected"):
     reason: str
 
 
+class Annotation(Struct, frozen=True, omit_defaults=True):
+    """A remark of a step about a line of the repository."""
+
+    level: str
+    """`notice`, `warning`, `error`"""
+    message: str
+    file: str = ""
+    """Relative to the checkout; empty = none."""
+    line: int = 0
+    """1-based; 0 = none."""
+
+
+ANNOTATION_LEVELS = ("notice", "warning", "error")
+MAX_ANNOTATIONS = 50
+"""Of a step. What is beyond these limits is left out, which the step's log says."""
+MAX_ANNOTATION_CHARS = 2_000
+MAX_FILE_CHARS = 500
+MAX_SUMMARY_BYTES = 65_536
+"""Of a step."""
+
+
 class StepStatusChanged(Message, frozen=True, tag="step.status"):
     job_id: str
     attempt: int
@@ -101,6 +122,10 @@ class StepStatusChanged(Message, frozen=True, tag="step.status"):
     log_chunks: int = 0
     """Of a terminal status: how many chunks the step's log has in all."""
     step_attempt: int = 1
+    annotations: tuple[Annotation, ...] = ()
+    """Of a terminal status, masked. Of a step that was tried several times those of the last try; so is `summary`."""
+    summary: str = ""
+    """Of a terminal status: markdown, masked."""
 
 
 class JobStatusChanged(Message, frozen=True, tag="job.status"):

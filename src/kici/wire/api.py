@@ -59,6 +59,16 @@ class RunAnswer(Body, frozen=True):
     run: Run
 
 
+class Annotation(Body, frozen=True):
+    """A remark of a step about a line of the repository."""
+
+    level: str
+    """`notice`, `warning`, `error`"""
+    message: str
+    file: str = ""
+    line: int = 0
+
+
 class Step(Body, frozen=True):
     step_index: int
     step_name: str
@@ -71,6 +81,9 @@ class Step(Body, frozen=True):
     exit_code: int | None = None
     error_message: str | None = None
     continue_on_error: bool = False
+    annotations: list[Annotation] = []
+    summary: str | None = None
+    """Markdown."""
 
 
 class Job(Body, frozen=True):
