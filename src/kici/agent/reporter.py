@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
-from kici.agent import artifacts
+from kici.agent import artifacts, told
+from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.log_stream import StepLog
 from kici.agent.masking import Secrets
@@ -43,6 +45,7 @@ class Reporter:
         """Steps that run: index → when, in ms."""
         self._attempts: dict[int, int] = {}
         self._remarks: dict[int, Remarks] = {}
+        self._emitted = 0
 
     def names(self, job: LockJob) -> None:
         self._names |= {index: step.name for index, step in enumerate(job.steps)}
@@ -87,6 +90,17 @@ class Reporter:
 
     def summarized(self, index: int, markdown: str) -> None:
         self._left_out(index, self._remarks_of(index).summarize(markdown))
+
+    async def secret_output(self, name: str, value: str) -> None:
+        """Hidden from here on, whether or not the orchestrator takes it."""
+        self._secrets.add(value)
+        await told.hand_over(self._api, name, value)
+
+    async def emit(self, name: str, payload: Any, key: str) -> str:
+        if self._emitted == told.MAX_EVENTS:
+            raise TransferFailed(f"event {name[:200]!r} was not emitted: an attempt emits up to {told.MAX_EVENTS}")
+        self._emitted += 1
+        return await told.emit(self._api, self._secrets.mask(name), self._secrets.mask_all(payload), key)
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         await artifacts.upload(self._api, name, data)

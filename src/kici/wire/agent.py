@@ -224,7 +224,7 @@ class Dispatch(Message, frozen=True, tag="job.dispatch"):
     job_token: str
     """Authorizes this attempt's HTTP requests: git, context, artifacts. Ends with the attempt."""
     context: JobContext | None = None
-    """None: too large for a message; `GET /api/v1/agent/jobs/{job_id}/context` has it (msgpack)."""
+    """None: too large for a message, or with secrets; `GET /api/v1/agent/jobs/{job_id}/context` has it (msgpack)."""
     kill_after_silence_s: float | None = None
     """Set when the next attempt may start by itself: the agent then kills user code this long after it sent its last
     acknowledged heartbeat. None: it runs on and reports when it is back."""
