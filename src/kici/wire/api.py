@@ -195,6 +195,34 @@ class RunStarted(Body, frozen=True):
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
 
 
+class Cache(Body, frozen=True):
+    """An entry that jobs can find."""
+
+    id: str
+    repository: str
+    scope: str
+    """Empty = the repository's, else `pr-N`: of an untrusted pull request, which alone finds it."""
+    key: str
+    size_bytes: int
+    created_at: datetime
+    used_at: datetime
+    """When a job found it last."""
+
+
+class CacheList(Body, frozen=True):
+    caches: list[Cache]
+
+
+class CacheKnown(Body, frozen=True):
+    known: bool
+
+
+class CacheSaved(Body, frozen=True):
+    kept: bool
+    reason: str = ""
+    """Why not, in words."""
+
+
 class Emit(Body, frozen=True):
     """Body of `POST /agent/jobs/{id}/events`."""
 

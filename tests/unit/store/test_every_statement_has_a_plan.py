@@ -29,6 +29,7 @@ COLD = {
         "queue_rules.pause",
         "queue_rules.set_cap",
         "queue_rules.remove_cap",
+        "caches.listed",
     },
     "once in the life of a process, or of an agent's connection": {
         "coordinators.leave",
@@ -48,12 +49,6 @@ COLD = {
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},
-    "by its keys, what one attempt asks for over HTTP": {
-        "origins.find",
-        "origins.hold",
-        "secret_outputs.put",
-        "secret_outputs.of_needed",
-    },
 }
 
 RUNS_SQL = {"fetch", "fetchrow", "fetchval", "execute", "executemany", "copy_records_to_table"}
