@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
@@ -21,6 +21,9 @@ from kici.runner.workflow import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
 from kici.sdk.steps import Step
 from kici.wire.runner import StepEnded, StepStarted
+
+if TYPE_CHECKING:
+    from kici.sdk.context import Ctx
 
 STOP_GRACE_S = 5.0
 """What a step's commands, and then its own code, get to end in after its timeout."""
@@ -185,7 +188,7 @@ async def _call(step: Step[Any], context: StepContext) -> Any:
             assert step.command is not None
             return (await context.sh(step.command)) and None
         if inspect.iscoroutinefunction(step.fn):
-            return await step.fn(context)
+            return await step.fn(cast("Ctx", context))
         value = await _in_thread(step.fn, context)
         return await value if inspect.isawaitable(value) else value
     except SystemExit as error:

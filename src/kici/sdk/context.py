@@ -9,13 +9,26 @@ For the implementation: every member below works the same on `kici run local` an
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from msgspec import Struct
 
-from kici.sdk.facts import Event, Git, JobFacts, Matrix, Needs, Output, RunFacts, WorkflowFacts
+from kici.sdk.facts import (
+    AgentFacts,
+    Event,
+    Fanout,
+    Git,
+    JobFacts,
+    Matrix,
+    Needs,
+    Outcome,
+    Output,
+    RunFacts,
+    WorkflowFacts,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -25,6 +38,7 @@ if TYPE_CHECKING:
     from kici.sdk.steps import Shell, Step
 
 T = TypeVar("T")
+AnnotationLevel: TypeAlias = Literal["notice", "warning", "error"]
 T_co = TypeVar("T_co", covariant=True)
 
 SH_OPTIONS = frozenset({"env", "cwd", "check", "input", "timeout", "quiet", "shell"})
@@ -111,6 +125,27 @@ class Artifacts(Protocol):
         """Unpack what a job of this run has uploaded; returns the files' paths, sorted. Nothing leaves `into`."""
 
 
+class CacheUse(Protocol):
+    """`async with ctx.cache(…) as found:`, or `with` in a `def` step."""
+
+    @property
+    def hit(self) -> bool:
+        """An entry with this very key was restored."""
+
+    @property
+    def matched_key(self) -> str:
+        """Key of the entry that was restored; empty if there was none."""
+
+    async def __aenter__(self) -> CacheUse: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    def __enter__(self) -> CacheUse: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
 class Cancelled(Protocol):
     """`if ctx.cancelled:` tells whether the job is being cancelled; `await ctx.cancelled` waits until it is."""
 
@@ -160,6 +195,17 @@ class Ctx(Protocol):
     def mask(self, value: str, /) -> None:
         """Hide a value in everything that is logged from now on, in all the encodings in which secrets are hidden."""
 
+    def annotate(
+        self, level: AnnotationLevel, message: str, /, *, file: str | None = None, line: int | None = None
+    ) -> None:
+        """A remark for the page of the run, about a line of the repository or about the step as a whole.
+
+        At most 50 of a step; the rest is only logged.
+        """
+
+    def summary(self, markdown: str, /) -> None:
+        """Add to the step's summary on the page of the run. Together at most 1 MiB of a job."""
+
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -178,6 +224,12 @@ class Ctx(Protocol):
 
     def expose(self, name: str, /) -> None:
         """Put a secret into the environment of the commands that follow in this step, under its own name."""
+
+    def set_secret_output(self, name: str, value: str, /) -> Pending[None]:
+        """Give a secret to the jobs that need this one, where it is `ctx.secrets[name]`. Masked from now on.
+
+        At most 20 of a job, of 64 KiB each.
+        """
 
     # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,6 +254,15 @@ class Ctx(Protocol):
     def job(self) -> JobFacts: ...
     @property
     def matrix(self) -> Matrix: ...
+
+    @property
+    def fanout(self) -> Fanout: ...
+    @property
+    def agent(self) -> AgentFacts: ...
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the job ended, in its hooks."""
 
     @property
     def environment(self) -> str:
@@ -241,3 +302,32 @@ class Ctx(Protocol):
 
     @property
     def artifacts(self) -> Artifacts: ...
+
+    def cache(self, key: str, paths: str | Sequence[str], /, *, restore: str | Sequence[str] = ()) -> CacheUse:
+        """Restore files at the beginning of a block, and save them at its end if it raises nothing.
+
+        Key, paths and prefixes as in `kici.cache`. Raises `DefinitionError` for a path that leaves the checkout and the
+        home directory; that a cache cannot be reached is told in the log and counts as no entry.
+        """
+
+    # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def emit(self, name: str, payload: Any = None, /) -> Pending[str]:
+        """Send an event that workflows with `kici_event(name)` wait for; returns its id.
+
+        The payload is what JSON can hold, at most 64 KiB. Sent once, also if the job runs again on another machine.
+        """
+
+    @overload
+    def wait_for(
+        self, fn: Callable[[], Awaitable[T | None]], /, *, every: Duration = "2s", timeout: Duration = "60s"
+    ) -> Pending[T]: ...
+    @overload
+    def wait_for(
+        self, fn: Callable[[], T | None], /, *, every: Duration = "2s", timeout: Duration = "60s"
+    ) -> Pending[T]: ...
+    def wait_for(self, fn: Any, /, *, every: Duration = "2s", timeout: Duration = "60s") -> Pending[Any]:
+        """Call `fn` until it returns something else than None or False, and return that.
+
+        Raises `WaitTimeout` when the time is over, also while `fn` runs, and whatever `fn` raises.
+        """

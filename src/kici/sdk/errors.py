@@ -69,3 +69,9 @@ class OutputInvalid(SdkError):
     """What a step returned does not follow its annotation. The message has the field's path."""
 
     code = "output_invalid"
+
+
+class WaitTimeout(SdkError):
+    """`ctx.wait_for` has waited long enough. The message names how often it asked."""
+
+    code = "wait_timeout"

@@ -93,6 +93,42 @@ class JobFacts(Struct, frozen=True):
     """From 1; more than 1 after the machine of an earlier attempt was lost."""
 
 
+class Fanout(Struct, frozen=True):
+    """Place among the combinations of the job's matrix; 0 of 1 in a job without one."""
+
+    index: int
+    """From 0."""
+    total: int
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.total - 1
+
+
+class AgentFacts(Struct, frozen=True):
+    """The machine that runs the job. On `kici run local` its name is `local` and it has no labels."""
+
+    name: str
+    labels: tuple[str, ...]
+    os: str
+    arch: str
+
+
+class Outcome(Struct, frozen=True):
+    """How the job ended, for its hooks."""
+
+    status: str
+    """`success`, `failed`, `cancelled`; `running` outside of hooks at the end."""
+    reason: str = ""
+    failed_step: str = ""
+    """Name of the step that failed the job."""
+    duration_s: float = 0.0
+
+
 class Matrix(Mapping[str, str]):
     """This instance's values, as `ctx.matrix.python` or `ctx.matrix["python"]`. Empty in a job without a matrix."""
 

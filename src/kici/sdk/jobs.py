@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 from msgspec import Struct
 
+from kici.sdk.caches import Cache, checked_caches
 from kici.sdk.concurrency import Concurrency, checked_concurrency
 from kici.sdk.durations import Duration
+from kici.sdk.hooks import AROUND_STEPS, AT_THE_END, Hook, HookLike, checked_hooks
 from kici.sdk.labels import Labels, RunsOn, checked_runs_on
+from kici.sdk.parallel import Group, Parallel, flattened
 from kici.sdk.problems import Location, call_site, location_of, refuse
-from kici.sdk.steps import DEFAULT_TIMEOUT_MS, Retry, Step, StepLike, checked_retry, checked_steps
+from kici.sdk.rules import Rule, RuleLike, checked_rules
+from kici.sdk.setup import Setup, SetupLike, checked_init
+from kici.sdk.steps import DEFAULT_TIMEOUT_MS, Retry, Step, StepLike, checked_retry
 from kici.sdk.values import (
     Scalar,
     checked_description,
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Required, Unpack
 
     from kici.sdk.context import Ctx
+    from kici.sdk.generators import Generator
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -47,14 +53,19 @@ _CONDITIONS: dict[str, tuple[Ending, ...]] = {
 DEFAULT_GRACE_PERIOD_MS = 30_000
 MAX_PRIORITY = 1_000
 
-MatrixOption: TypeAlias = "Mapping[str, Sequence[Scalar]] | Sequence[Scalar]"
+Dimensions: TypeAlias = "Mapping[str, Sequence[Scalar]] | Sequence[Scalar]"
 """Dimensions by name; a plain list is one dimension called `value`."""
+Dynamic: TypeAlias = "Callable[[Ctx], T | Coroutine[Any, Any, T]]"
+"""A function that gives an option while the run goes, in a job of its own, `init: NAME`, which needs what the job
+needs."""
+DYNAMIC = ("concurrency", "env", "environment", "matrix")
+"""Options that may be functions."""
 
 
 class Need(Struct, frozen=True, eq=False):
     """Another job, and how it may end so that this one starts."""
 
-    job: Job[Any] | str
+    job: Job[Any] | Generator | str
     run_on: tuple[str, ...] = ("success",)
 
     @property
@@ -62,21 +73,36 @@ class Need(Struct, frozen=True, eq=False):
         return self.job if isinstance(self.job, str) else self.job.name
 
 
-NeedLike: TypeAlias = "Job[Any] | Need | str"
+NeedLike: TypeAlias = "Job[Any] | Generator | Need | str"
 
 
 class JobOptions(TypedDict, total=False):
     runs_on: Required[RunsOn]
     """Labels that the agent must have: `"linux"`, `["linux", "gpu"]`, `labels(…)`."""
     needs: Sequence[NeedLike]
-    matrix: MatrixOption
+    matrix: Dimensions | Dynamic[Dimensions]
     include: Sequence[Mapping[str, Scalar]]
     exclude: Sequence[Mapping[str, Scalar]]
-    environment: str
+    environment: str | Dynamic[str]
     """Deployment environment, a template."""
-    env: Mapping[str, Scalar]
+    env: Mapping[str, Scalar] | Dynamic[Mapping[str, Scalar]]
     """Environment variables; the values are templates."""
-    concurrency: str | Concurrency
+    concurrency: str | Concurrency | Dynamic[str]
+    rules: RuleLike | Sequence[RuleLike]
+    """All must say yes, or the job is skipped."""
+    init: SetupLike | Sequence[SetupLike]
+    """What prepares the machine before the first step: commands, `setup(…)`, `mise()`, `uv_sync()`."""
+    cache: Cache | Sequence[Cache]
+    """Restored before all else; saved when every step has succeeded."""
+    on_success: HookLike
+    """After the steps. A failure fails the job."""
+    on_failure: HookLike
+    on_cancel: HookLike
+    cleanup: HookLike
+    """After all else, however the job ended. A failure fails the job."""
+    before_step: HookLike
+    """Before every step that runs. A failure is told in the log, no more."""
+    after_step: HookLike
     checkout: bool
     timeout: Duration
     """Of the whole job; none if left out."""
@@ -114,22 +140,36 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     max_parallel: int | None = None
     fail_fast: bool = False
     priority: int = 0
+    parallel: tuple[Parallel, ...] = ()
+    """Which of the steps run at the same time."""
+    rules: tuple[Rule, ...] = ()
+    init: tuple[Setup, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    hooks: dict[str, Hook] = {}
+    """By the option's name."""
+    dynamic: dict[str, Callable[[Any], Any]] = {}
+    """Options that are functions, by name: they have no value in the fields above."""
     description: str | None = None
     is_function: bool = False
     """Made by `@job`: its one step has the job's name."""
 
     def when(self, condition: Condition | Ending | Collection[Ending], /) -> Need:
         """For `needs`: also start after other endings of this job than success."""
-        subject = f"{self.name}.when(…)"
-        if isinstance(condition, str) and condition in _CONDITIONS:
-            return Need(self, _CONDITIONS[condition])
-        endings = (condition,) if isinstance(condition, str) else tuple(condition)
-        known = (*_CONDITIONS, *ENDINGS) if isinstance(condition, str) else ENDINGS
-        if not endings:
-            refuse(subject, f"no ending is given; there are {', '.join(ENDINGS)}")
-        if not endings or not all(one_of(subject, "condition", ending, known) for ending in endings):
-            return Need(self)
-        return Need(self, tuple(ending for ending in ENDINGS if ending in endings))
+        return need_of(self, condition)
+
+
+def need_of(job: Job[Any] | Generator, condition: Condition | Ending | Collection[Ending]) -> Need:
+    """`job.when(condition)`."""
+    subject = f"{job.name}.when(…)"
+    if isinstance(condition, str) and condition in _CONDITIONS:
+        return Need(job, _CONDITIONS[condition])
+    endings = (condition,) if isinstance(condition, str) else tuple(condition)
+    known = (*_CONDITIONS, *ENDINGS) if isinstance(condition, str) else ENDINGS
+    if not endings:
+        refuse(subject, f"no ending is given; there are {', '.join(ENDINGS)}")
+    if not endings or not all(one_of(subject, "condition", ending, known) for ending in endings):
+        return Need(job)
+    return Need(job, tuple(ending for ending in ENDINGS if ending in endings))
 
 
 class JobDecorator(Protocol):
@@ -141,7 +181,7 @@ class JobDecorator(Protocol):
 
 
 @overload
-def job(name: str, /, *, steps: Sequence[StepLike], **options: Unpack[JobOptions]) -> Job[None]: ...
+def job(name: str, /, *, steps: Sequence[StepLike | Group], **options: Unpack[JobOptions]) -> Job[None]: ...
 @overload
 def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
 def job(*given: Any, **options: Any) -> Any:
@@ -159,10 +199,12 @@ def job(*given: Any, **options: Any) -> Any:
     steps = options.pop("steps", ())
     if not steps:
         refuse(subject, 'it has no steps: write steps=["command", …], or put @job(…) on a function')
+    flat, groups = flattened(subject, steps, location)
     return Job(
         name=checked_name(subject, name),
         location=location,
-        steps=checked_steps(subject, steps, location),
+        steps=flat,
+        parallel=groups,
         **_checked_options(subject, options),
     )
 
@@ -184,10 +226,13 @@ def _of_function(fn: object, options: dict[str, Any]) -> Job[Any]:
 
 def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
     check_options(subject, options, JobOptions.__annotations__, JOB_OPTIONS)
+    dynamic = {name: options[name] for name in DYNAMIC if callable(options.get(name))}
+    options = {name: value for name, value in options.items() if name not in dynamic}
     return {
+        "dynamic": dynamic,
         "runs_on": checked_runs_on(subject, options.get("runs_on")),
-        "needs": _checked_needs(subject, options.get("needs", ())),
-        "matrix": _checked_matrix(subject, options.get("matrix")),
+        "needs": checked_needs(subject, options.get("needs", ())),
+        "matrix": checked_matrix(subject, options.get("matrix")),
         "include": _checked_entries(subject, "include", options.get("include", ())),
         "exclude": _checked_entries(subject, "exclude", options.get("exclude", ())),
         "environment": checked_template(subject, "environment", options.get("environment")),
@@ -202,15 +247,21 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "max_parallel": _checked_max_parallel(subject, options.get("max_parallel")),
         "fail_fast": checked_flag(subject, "fail_fast", options.get("fail_fast", False)),
         "priority": _checked_priority(subject, options.get("priority", 0)),
+        "rules": checked_rules(subject, options.get("rules")),
+        "init": checked_init(subject, options.get("init")),
+        "caches": checked_caches(subject, options.get("cache")),
+        "hooks": checked_hooks(subject, options, (*AROUND_STEPS, *AT_THE_END)),
         "description": checked_description(subject, options.get("description")),
     }
 
 
-def _checked_needs(subject: str, value: object) -> tuple[Need, ...]:
+def checked_needs(subject: str, value: object) -> tuple[Need, ...]:
+    from kici.sdk.generators import Generator
+
     several = value if isinstance(value, (list, tuple)) else (value,)
     found: list[Need] = []
     for one in several:
-        need = one if isinstance(one, Need) else Need(one) if isinstance(one, (Job, str)) else None
+        need = one if isinstance(one, Need) else Need(one) if isinstance(one, (Job, Generator, str)) else None
         if need is None:
             refuse(subject, f"needs: {one!r} is no job: write the job, its name, or job.when(…)")
         elif need.name in [other.name for other in found]:
@@ -220,11 +271,8 @@ def _checked_needs(subject: str, value: object) -> tuple[Need, ...]:
     return tuple(found)
 
 
-def _checked_matrix(subject: str, value: object) -> dict[str, tuple[str, ...]] | None:
+def checked_matrix(subject: str, value: object) -> dict[str, tuple[str, ...]] | None:
     if value is None:
-        return None
-    if callable(value):
-        refuse(subject, "matrix: a function here is not there yet: write the values")
         return None
     if isinstance(value, (list, tuple)):
         value = {"value": value}

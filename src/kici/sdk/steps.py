@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from kici.sdk.caches import Cache, checked_caches
 from kici.sdk.durations import Duration, milliseconds
+from kici.sdk.hooks import OF_A_STEP, Hook, HookLike, checked_hooks
 from kici.sdk.problems import Location, call_site, location_of, refuse
-from kici.sdk.values import checked_directory, checked_duration, checked_flag, checked_name, one_of
+from kici.sdk.rules import Rule, RuleLike, checked_rules
+from kici.sdk.values import (
+    Scalar,
+    checked_directory,
+    checked_duration,
+    checked_env,
+    checked_flag,
+    checked_name,
+    one_of,
+)
 from kici.sdk.vocabulary import STEP_OPTIONS, check_options
 
 if TYPE_CHECKING:
@@ -78,6 +89,16 @@ class StepOptions(TypedDict, total=False):
     there before the step begins. What a function does without `ctx.sh` is not moved."""
     shell: Shell
     """What runs the step's commands, if they do not say so themselves: `bash -euo pipefail` if left out."""
+    env: Mapping[str, Scalar]
+    """Environment variables of this step alone; the values are templates."""
+    rules: RuleLike | Sequence[RuleLike]
+    """All must say yes, or the step is skipped."""
+    cache: Cache | Sequence[Cache]
+    """Restored before the step; saved when it has succeeded."""
+    on_cancel: HookLike
+    """If the job is cancelled while the step runs."""
+    cleanup: HookLike
+    """After the step, however it ended, if it has begun. A failure fails the step."""
 
 
 class Step(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
@@ -95,6 +116,11 @@ class Step(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     continue_on_error: bool = False
     working_directory: str | None = None
     shell: Shell = "bash"
+    env: dict[str, str] = {}
+    rules: tuple[Rule, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    hooks: dict[str, Hook] = {}
+    """`on_cancel` and `cleanup`."""
 
 
 StepLike: TypeAlias = "str | Step[Any] | Callable[[Ctx], Any]"
@@ -198,6 +224,10 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "continue_on_error": checked_flag(subject, "continue_on_error", options.get("continue_on_error", False)),
         "working_directory": checked_directory(subject, "working_directory", options.get("working_directory")),
         "shell": _checked_shell(subject, options.get("shell", "bash")),
+        "env": checked_env(subject, options.get("env")),
+        "rules": checked_rules(subject, options.get("rules")),
+        "caches": checked_caches(subject, options.get("cache")),
+        "hooks": checked_hooks(subject, options, OF_A_STEP),
     }
 
 

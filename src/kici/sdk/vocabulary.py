@@ -11,24 +11,17 @@ from kici.sdk.values import nearest
 
 NAMES = frozenset(
     {
-        *("parallel", "jobs", "rule", "skip_unless", "changed", "only_on_first_host", "only_on_last_host"),
+        *("only_on_first_host", "only_on_last_host", "only_on_fanout_index"),
         *("comment", "review", "review_comment", "release", "create", "delete", "status", "workflow_run", "fork"),
         *("star", "watch", "webhook", "kici_event", "workflow_complete", "job_complete", "schedule", "lifecycle"),
-        *("mise", "uv_sync", "setup", "registry", "fixture"),
+        *("registry", "fixture"),
     }
 )
 """Importing one of these from `kici` fails with a sentence of its own."""
 
-_HOOKS = frozenset({"on_success", "on_failure", "on_cancel", "cleanup"})
-WORKFLOW_OPTIONS = _HOOKS | {"rules", "hash_files", "permissions", "registries", "approval"}
-JOB_OPTIONS = _HOOKS | {
-    *("before_step", "after_step", "runs_on_all", "rules", "container", "services", "resources", "init", "cache"),
-    *("sandbox", "approval"),
-}
-STEP_OPTIONS = _HOOKS | {
-    *("rules", "env", "cache", "approval"),
-    *("check", "apply", "summarize", "when_in_sync"),
-}
+WORKFLOW_OPTIONS = frozenset({"permissions", "registries", "approval"})
+JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "resources", "sandbox", "approval"})
+STEP_OPTIONS = frozenset({"approval", "check", "apply", "summarize", "when_in_sync"})
 
 
 def not_yet(name: str) -> NotYet:

@@ -29,7 +29,7 @@ def test_all_errors_come_at_once_at_their_lines(repository: Repository) -> None:
     ]
     text = "\n".join(problems)
     assert "step 'slow': timeout: '20 minuts' is not a duration" in text
-    assert "job 'build': the option 'rules' is not there yet" in text
+    assert "job 'build': rules: 1 is no rule" in text
     assert "pr(…): events: there is no 'openned' (did you mean 'opened'?)" in text
     assert "workflow 'other': on: push is a function, call it: push(…)" in text
     assert "workflow 'other': it has no jobs" in text

@@ -153,10 +153,9 @@ def test_labels_are_sorted_into_required_and_excluded() -> None:
         (lambda: anything.job("a", runs_on="linux", steps=[5]), r"steps\[0\] is 5"),
         (lambda: anything.job("a", runs_on="linux", steps="make"), "write a list"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], need=[]), r"did you mean 'needs'\?"),
-        (lambda: anything.job("a", runs_on="linux", steps=["true"], cache="x"), "'cache' is not there yet"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], services="x"), "'services' is not there yet"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], matrix={"python": [3.10]}), '"3.1"'),
-        (lambda: anything.job("a", runs_on="linux", steps=["true"], matrix=lambda: 1), "not there yet"),
-        (lambda: anything.job("a", runs_on="linux", steps=["true"], environment=lambda event: "x"), "write a template"),
+        (lambda: anything.concurrency(lambda ctx: "x"), "write a template"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], env={"a-b": "x"}), "'a-b' cannot be the name"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], needs=["b", "b"]), "twice"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], priority="high"), "priority is 'high'"),
@@ -198,7 +197,7 @@ def test_the_compiler_gets_every_refusal_with_its_line(noted: list[problems.Refu
     assert len(noted) == 4
 
 
-@pytest.mark.parametrize("name", ["parallel", "rule", "schedule", "jobs"])
+@pytest.mark.parametrize("name", ["registry", "only_on_first_host"])
 def test_a_name_that_comes_later_says_so(name: str) -> None:
     with pytest.raises(ImportError, match=f"kici has no '{name}' yet"):
         getattr(kici, name)
