@@ -100,6 +100,8 @@ class Orders(Struct, frozen=True):
     routing_key: str
     event: Event
     needs: tuple[NeededJob, ...] = ()
+    fan_out_index: int = 0
+    fan_out_total: int = 1
     has_secrets: bool = False
     """Jobs that it needs hand secrets over to it."""
 
@@ -386,6 +388,7 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
                coalesce(r.routing_key, '') as routing_key, r.event,
+               j.fan_out_index, j.fan_out_total,
                exists (select from execution_job_needs n
                          join execution_jobs u on u.job_id = n.upstream_job_id
                          join secret_outputs s on s.job_id = coalesce(u.reused_from, u.job_id)

@@ -2,6 +2,11 @@ alter table execution_steps
   add column annotations jsonb,
   add column summary text;
 
+-- Place among the combinations of the job's matrix.
+alter table execution_jobs
+  add column fan_out_index integer not null default 0,
+  add column fan_out_total integer not null default 1;
+
 -- Sealed by the key ring; gone with the job, and so with the run.
 create table secret_outputs (
   job_id uuid not null references execution_jobs (job_id) on delete cascade,
