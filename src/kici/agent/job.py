@@ -39,6 +39,15 @@ from kici.wire.runner import JobEnded, Start
 
 log = structlog.get_logger(__name__)
 
+_LEFT_OPEN = {
+    JobStatus.SUCCESS: StepStatus.SUCCESS,
+    JobStatus.SKIPPED: StepStatus.SUCCESS,
+    JobStatus.DRIFT_DROPPED: StepStatus.SUCCESS,
+    JobStatus.CANCELLED: StepStatus.CANCELLED,
+}
+"""A job's end → what a step without one becomes; of all other ends failed. In a job none of whose steps began that step
+is the preparation, which has done its work."""
+
 
 class Workshop(Struct, frozen=True):
     """What every job of this agent uses."""
@@ -276,8 +285,8 @@ class Job:
     def _ending(
         self, status: JobStatus, error: str, *, outputs: JobEnded | None = None, before_user_code: bool = False
     ) -> JobStatusChanged:
-        left_open = StepStatus.CANCELLED if status is JobStatus.CANCELLED else StepStatus.FAILED
-        self._reporter.close(left_open, error)
+        left_open = _LEFT_OPEN.get(status, StepStatus.FAILED)
+        self._reporter.close(left_open, "" if left_open is StepStatus.SUCCESS else error)
         return JobStatusChanged(
             job_id=self.ref.job_id,
             attempt=self.ref.attempt,

@@ -26,6 +26,7 @@ from kici.orchestrator.api import (
     agents,
     artifacts,
     concurrency,
+    emit,
     event_log,
     git,
     job_context,
@@ -36,6 +37,9 @@ from kici.orchestrator.api import (
     run_start,
     runs,
     stream,
+)
+from kici.orchestrator.api import (
+    secret_outputs as secret_output_routes,
 )
 from kici.orchestrator.api import (
     sources as source_routes,
@@ -89,6 +93,7 @@ from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.payloads import MovePayloads
 from kici.orchestrator.pipeline.service import Pipeline
 from kici.orchestrator.pipeline.unservable import Labels
+from kici.orchestrator.secrets.job_outputs import SecretOutputs
 from kici.orchestrator.secrets.master_key import load_key_ring
 from kici.orchestrator.secrets.scoped import ScopedSecrets
 from kici.orchestrator.services import Service, Stage, run_stages
@@ -139,6 +144,7 @@ async def serve(settings: Settings) -> None:
         objects = open_objects(settings)
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
+        secret_outputs = SecretOutputs(key_ring)
         sources = Sources(pool, secrets)
         lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
@@ -252,8 +258,10 @@ async def serve(settings: Settings) -> None:
             *metrics.routes(),
             *socket.routes(sockets),
             *git.routes(access, repositories),
-            *job_context.routes(pool, access, place),
+            *job_context.routes(pool, access, place, secret_outputs),
+            *secret_output_routes.routes(pool, access, secret_outputs),
             *artifacts.routes(pool, access, artifact_store),
+            *emit.routes(pool, access, notifier),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),
             *rerun.routes(access, pool, notifier),

@@ -48,6 +48,12 @@ COLD = {
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},
+    "by its keys, what one attempt asks for over HTTP": {
+        "origins.find",
+        "origins.hold",
+        "secret_outputs.put",
+        "secret_outputs.of_needed",
+    },
 }
 
 RUNS_SQL = {"fetch", "fetchrow", "fetchval", "execute", "executemany", "copy_records_to_table"}

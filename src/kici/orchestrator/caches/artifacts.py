@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 import structlog
 from asyncpg import Pool, Record
 
-from kici.orchestrator.errors import Conflict, Invalid, NotFound, OrchestratorError, TooLarge
+from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import artifacts
@@ -21,11 +21,6 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ +@=,()-]{0,199}")
-
-
-class AttemptOver(OrchestratorError):
-    code = "attempt_over"
-    status = 409
 
 
 class Artifacts:

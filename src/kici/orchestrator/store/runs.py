@@ -45,6 +45,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Set: the job is born failed, with this sentence."""
     problem_category: str = ""
+    skip: str = ""
+    """Set: the job is born skipped, with this sentence, unless it has a problem."""
     concurrency_group: str = ""
     """Of this job, with the policy of its definition."""
     reused: Reused | None = None
@@ -60,7 +62,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
             return self.reused.status
         if self.problem:
             return JobStatus.FAILED
-        return JobStatus.PENDING
+        return JobStatus.SKIPPED if self.skip else JobStatus.PENDING
 
 
 class Rerun(Struct, frozen=True):
@@ -227,7 +229,7 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
            runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, completed_at,
            concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
-                case when $6 = 'failed' then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19)
+                case when $6 in ('failed', 'skipped') then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19)
         """,
         [
             (
@@ -242,7 +244,7 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 job.definition.retry_on_infra,
                 job.definition.runs_on,
                 not job.needs,
-                storable.text(job.problem),
+                storable.text(job.problem or job.skip),
                 run.routing_key,
                 _init_failure("job", job.problem_category, job.problem) | {"jobName": job.name}
                 if job.problem
@@ -285,7 +287,7 @@ async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 job.job_id,
                 index,
                 step.name,
-                str(StepStatus.SKIPPED if job.problem else StepStatus.PENDING),
+                str(StepStatus.SKIPPED if job.problem or job.skip else StepStatus.PENDING),
                 step.continue_on_error,
                 run.routing_key,
             )
