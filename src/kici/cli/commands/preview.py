@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from kici.engine.events import Event
-    from kici.engine.plan import Plan
+    from kici.engine.plan import Plan, PlannedJob
     from kici.engine.triggers import Decision
 
 EVENTS = ("push", "tag", "pr", "dispatch", "generic_webhook", "manual")
@@ -106,6 +106,8 @@ def _print(decision: Decision, planned: Plan | None) -> None:
         return
     if planned.problem:
         click.echo(f"    fails: {planned.problem}")
+    for warning in planned.warnings:
+        click.echo(f"    warning: {warning}")
     for job in planned.jobs:
         wants = ", ".join(job.requirement.labels)
         after = ", ".join(dict.fromkeys(need.upstream for need in job.needs))
@@ -115,9 +117,18 @@ def _print(decision: Decision, planned: Plan | None) -> None:
             f"after {after}" if after else "",
             f"at most {limit} at once" if limit else "",
             "halts the others if it fails" if job.job.fail_fast else "",
+            f"{', '.join(_dynamic(job))}: decided by init: {job.name}" if job.seed else "",
+            f"skipped: {job.skip}" if job.skip else "",
             job.problem,
         ]
         click.echo(f"    {job.name}  " + "  ".join(detail for detail in details if detail))
+
+
+def _dynamic(job: PlannedJob) -> tuple[str, ...]:
+    """What only running code can tell of it."""
+    if job.seed is None:
+        return ()
+    return job.seed.job.dynamic if job.seed.job else ("jobs",)
 
 
 def _print_json(found: list[tuple[Decision, Plan | None]]) -> None:
@@ -134,10 +145,13 @@ def _print_json(found: list[tuple[Decision, Plan | None]]) -> None:
                     "needs": [need.upstream for need in job.needs],
                     "maxParallel": job.job.max_parallel,
                     "failFast": job.job.fail_fast,
+                    "dynamic": _dynamic(job),
+                    "skip": job.skip,
                     "problem": job.problem,
                 }
                 for job in (planned.jobs if planned else ())
             ],
+            "warnings": planned.warnings if planned else (),
         }
         for decision, planned in found
     ]
