@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from kici.engine import changed
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import (
     DispatchTrigger,
@@ -51,6 +52,8 @@ class Decision(Struct, frozen=True, rename="camel"):
     checks: tuple[Check, ...] = ()
     """Of the trigger that matched; of all of them if none did."""
     warnings: tuple[str, ...] = ()
+    changed: str = ""
+    """Which files counted as changed, and since which commit; empty if nothing has asked."""
 
 
 def match(workflow: LockWorkflow, event: Event) -> Decision:
@@ -65,9 +68,9 @@ def match(workflow: LockWorkflow, event: Event) -> Decision:
         if all(check.passed for check in checks):
             warnings = tuple(check.reason for check in checks if check.reason)
             summary = f"Matched trigger {index + 1} ({_name(trigger)})"
-            return Decision(workflow.name, True, summary, index, tuple(checks), warnings)
+            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, changed.told(event))
         failed.extend(checks)
-    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed))
+    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), changed.told(event))
 
 
 def skip_requested(message: str) -> str | None:
@@ -128,7 +131,8 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
     if not patterns:
         return Check("paths", pattern, "", True)
     if event.changed_files is None:
-        reason = "it is not known which files changed, so the path filter lets the event pass"
+        why = f" ({event.changed_since})" if event.changed_since else ""
+        reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
         return Check("paths", pattern, "unknown", True, reason)
     shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
     return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
