@@ -53,7 +53,9 @@ class Decision(Struct, frozen=True, rename="camel"):
     """Of the trigger that matched; of all of them if none did."""
     warnings: tuple[str, ...] = ()
     changed: str = ""
-    """Which files counted as changed, and since which commit; empty if nothing has asked."""
+    """How many files counted as changed, and since which commit; empty if nothing has asked."""
+    changed_base: str = ""
+    """That commit; empty if it is not known which files changed."""
 
 
 def match(workflow: LockWorkflow, event: Event) -> Decision:
@@ -68,9 +70,9 @@ def match(workflow: LockWorkflow, event: Event) -> Decision:
         if all(check.passed for check in checks):
             warnings = tuple(check.reason for check in checks if check.reason)
             summary = f"Matched trigger {index + 1} ({_name(trigger)})"
-            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, changed.told(event))
+            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, *_base(event))
         failed.extend(checks)
-    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), changed.told(event))
+    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), *_base(event))
 
 
 def skip_requested(message: str) -> str | None:
@@ -136,6 +138,10 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
         return Check("paths", pattern, "unknown", True, reason)
     shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
     return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
+
+
+def _base(event: Event) -> tuple[str, str]:
+    return changed.told(event), event.changed_base
 
 
 def _name(trigger: Trigger) -> str:

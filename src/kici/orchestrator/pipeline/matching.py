@@ -40,4 +40,6 @@ def _why_not(decision: Decision, event: Event) -> str:
     failed = [check for check in decision.checks if not check.passed and check.check != "event type"]
     if not failed:
         return f"it has no trigger for {event.type}" if decision.checks else decision.summary
-    return "; ".join(f"{check.check} {check.value!r} is not among {check.pattern}" for check in failed[:3])
+    why = "; ".join(f"{check.check} {check.value!r} is not among {check.pattern}" for check in failed[:3])
+    by_files = any(check.check == "paths" for check in failed)
+    return f"{why}; {decision.changed}" if by_files and decision.changed else why

@@ -24,6 +24,8 @@ async def of_branch(db: Db, repo: str, clone_url: str, ref: str, workflows: Sequ
 
     Also of runs that came through another source of the same repository: `clone_url` says that it is the same.
     """
+    # A range and not an equality: so only the index of the branch gives the order, and a name that has few runs is not
+    # looked for along all runs by time.
     rows = await db.fetch(
         """
         select w.name, last.sha, last.status
@@ -31,9 +33,9 @@ async def of_branch(db: Db, repo: str, clone_url: str, ref: str, workflows: Sequ
          cross join lateral (
            select r.sha, r.status, r.created_at
              from execution_runs r
-            where r.repo_identifier = $1 and r.ref = $3 and r.workflow_name = w.name
+            where r.repo_identifier = $1 and r.ref = $3 and r.workflow_name between w.name and w.name
               and r.clone_url = $2 and r.trigger_event = 'push'
-            order by r.created_at desc
+            order by r.workflow_name, r.created_at desc
             limit $5
          ) last
          order by w.name, last.created_at desc
