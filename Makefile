@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format bench proofs chaos soak mutants clean
+.PHONY: help demo up test check format traps bench proofs chaos soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ check: $(VENV)/dev ## ruff, mypy --strict, import-linter
 format: $(VENV)/dev ## let ruff put the code in order
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
+
+traps: $(VENV)/dev ## every trap of the tables names a test that shows it, or why it does not apply
+	@$(BIN)/python -m tests.traps
 
 bench: $(VENV)/bench ## measure (ONLY=name,name); writes build/bench.json
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))

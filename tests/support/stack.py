@@ -97,8 +97,10 @@ class Stack:
             raise AssertionError(f"{argv} ended with {process.returncode}:\n{out.decode()}{err.decode()}")
         return out.decode() if check else out.decode() + err.decode()
 
-    async def repository(self, workflow: str, *, name: str = "repo", files: Mapping[str, str] | None = None) -> Path:
-        """A git repository with that workflow, compiled and committed, and `kici` as its remote."""
+    async def repository(
+        self, workflow: str, *, name: str = "repo", files: Mapping[str, str] | None = None, compiled: bool = True
+    ) -> Path:
+        """A git repository with that workflow, committed, and compiled unless told otherwise; `kici` is its remote."""
         root = self.base / name
         (root / ".kici" / "workflows").mkdir(parents=True)
         (root / ".kici" / "workflows" / "ci.py").write_text(workflow)
@@ -107,7 +109,8 @@ class Stack:
             (root / path).write_text(text)
         await self.run("git", "init", "-q", cwd=root)
         await self.run("git", "remote", "add", "kici", self.remote, cwd=root)
-        await self.kici("compile", cwd=root)
+        if compiled:
+            await self.kici("compile", cwd=root)
         await self.commit(root, "first")
         return root
 

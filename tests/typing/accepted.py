@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
 from kici import (
+    CacheUse,
     Ctx,
+    Generator,
     Job,
     JobOptions,
     Output,
     Result,
     Retry,
+    Rule,
     Step,
     Workflow,
+    cache,
+    changed,
     concurrency,
     dispatch,
     generic_webhook,
+    hook,
     job,
+    jobs,
     labels,
     manual,
+    mise,
+    parallel,
     pr,
     push,
+    rule,
+    setup,
+    skip_if,
+    skip_unless,
     step,
     tag,
+    uv_sync,
     workflow,
 )
 
@@ -135,6 +149,75 @@ release = workflow(
     env={"STAGE": "{branch}"},
 )
 
+# ── rules, hooks, caches, init, groups, jobs that are made ────────────────────────────────────────────────────────────
+
+
+@rule
+async def on_weekdays(ctx: Ctx) -> bool:
+    return ctx.event.branch != "weekend"
+
+
+@rule("has a tag")
+def tagged(ctx: Ctx) -> bool:
+    return bool(ctx.event.tag)
+
+
+async def report(ctx: Ctx) -> None:
+    if ctx.outcome.status == "failed":
+        ctx.annotate("error", ctx.outcome.reason, file="src/app.py", line=1)
+
+
+@step(
+    env={"LEVEL": 3},
+    rules=[tagged, skip_if("draft", lambda ctx: not ctx.event.branch)],
+    cache=cache("o-{hash:uv.lock}", paths="o"),
+    on_cancel=report,
+    cleanup="make clean",
+)
+async def compile_all(ctx: Ctx) -> int:
+    return 1
+
+
+async def packages(ctx: Ctx) -> list[str]:
+    return await ctx.sh("ls packages").lines()
+
+
+careful = job(
+    "careful",
+    runs_on="linux",
+    rules=[on_weekdays, changed("src/**"), skip_unless("asked", lambda ctx: True)],
+    init=["make deps", mise(), uv_sync("--all-extras"), setup("npm ci", cache=cache("npm", paths=["~/.npm"]))],
+    cache=[cache("deps", paths=["deps"], restore="deps-")],
+    steps=["true", compile_all, parallel(count, "make lint", fail_fast=False, max_parallel=2)],
+    matrix=packages,
+    environment=lambda ctx: "production" if ctx.event.branch == "main" else "staging",
+    env=lambda ctx: {"TARGET": ctx.event.branch},
+    on_failure=hook(report, timeout="1m"),
+    cleanup=report,
+    before_step="date",
+)
+
+
+@jobs("sharded", needs=[careful])
+async def sharded(ctx: Ctx) -> AsyncIterator[Job[None]]:
+    for name in await ctx.sh("ls").lines():
+        yield job(name, runs_on="linux", steps=["true"])
+
+
+@jobs("few", runs_on=["linux", "gpu"], timeout="2m")
+def few(ctx: Ctx) -> Iterator[Job[int]]:
+    yield job(runs_on="linux")(count)
+
+
+after_all = job("after", runs_on="linux", needs=[sharded, few.when("always")], steps=["true"])
+assert_type(on_weekdays, Rule)
+assert_type(sharded, Generator)
+assert_type(compile_all, Step[int])
+assert_type(careful, Job[None])
+many = workflow(
+    "many", on=push(), jobs=[careful, sharded, few, after_all], rules=changed("src/**"), cleanup=report, hash_files="x"
+)
+
 # ── ctx ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -157,6 +240,17 @@ async def everything(ctx: Ctx) -> None:
     assert_type(ctx.secrets.get("TOKEN"), str | None)
     assert_type(ctx.event.pr_number, int)
     assert_type(ctx.event.changed_files, tuple[str, ...] | None)
+    assert_type(ctx.fanout.last, bool)
+    assert_type(ctx.agent.labels, tuple[str, ...])
+    assert_type(await ctx.emit("built", {"version": 1}), str)
+    assert_type(await ctx.set_secret_output("TOKEN", "x"), None)
+    assert_type(await ctx.wait_for(lambda: re.match("x", "x"), every="1s"), re.Match[str])
+    async with ctx.cache("key", ["~/.cache"], restore="k") as found:
+        assert_type(found, CacheUse)
+        assert_type(found.hit, bool)
+    with ctx.cache("key", "dist") as found:
+        assert_type(found.matched_key, str)
+    ctx.summary("# Done")
     with ctx.group("install"):
         ctx.log.info("hello", size=3)
     if ctx.cancelled:

@@ -34,11 +34,33 @@ def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
         if not workflow.triggers:
             yield _at(workflow.source, workflow, "it has no triggers, so nothing starts it: write on=manual() at least")
         for job in workflow.jobs:
-            if job.matrix is None and not job.include:
+            if "matrix" not in job.dynamic and job.matrix is None and not job.include:
                 for option, given in (("max_parallel", job.max_parallel is not None), ("fail_fast", job.fail_fast)):
                     if given:
                         message = f"job {job.name!r}: it has no matrix, so {option} does nothing: leave it out"
                         yield _at(job.location or workflow.source, workflow, message)
+            for group in job.parallel:
+                if group.size == 1:
+                    message = f"job {job.name!r}: the group {group.name!r} has one step: write the step itself"
+                    yield _at(job.location or workflow.source, workflow, message)
+
+
+def notes(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
+    """What is decided while the run goes, and what that costs."""
+    for workflow in workflows:
+        for job in workflow.jobs:
+            if job.dynamic:
+                message = (
+                    f"job {job.name!r}: {' and '.join(job.dynamic)} {'is' if len(job.dynamic) == 1 else 'are'} given by"
+                    f" a function, so a job `init: {job.name}` asks it on an agent first, which takes some seconds"
+                )
+                yield _at(job.location or workflow.source, workflow, message)
+        for generator in workflow.generators:
+            message = (
+                f"jobs {generator.name!r} are made by a function, so a job `init: {generator.name}` calls it on an"
+                " agent first, which takes some seconds"
+            )
+            yield _at(generator.location or workflow.source, workflow, message)
 
 
 def _same_names(workflow: LockWorkflow) -> Iterator[Diagnostic]:

@@ -6,6 +6,7 @@ Used by `kici compile`, `kici preview` and `kici run local`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
 
@@ -17,6 +18,7 @@ from kici.compiler.collect import IMPORT_LIMIT_S, Collecting
 from kici.compiler.diagnostics import Diagnostic
 from kici.compiler.errors import CompileError
 from kici.compiler.files import list_files
+from kici.compiler.hashed_files import with_digests
 from kici.compiler.sources import Sources, unlisted
 from kici.engine import lockfile
 from kici.engine.lockfile import LockFile, LockWorkflow
@@ -30,6 +32,8 @@ class Compiled(Struct, frozen=True):
     problems: tuple[Diagnostic, ...]
     """All that were found, in the order of the files."""
     warnings: tuple[Diagnostic, ...]
+    notes: tuple[Diagnostic, ...] = ()
+    """What costs time when the workflows run, and is meant so."""
 
     def needed(self) -> LockFile:
         """The lock file, for a command that can do nothing without one. Raises `CompileError` with all problems."""
@@ -60,15 +64,17 @@ def compile_directory(
         digests = listing.digests()
         sources = Sources(listing.files)
         warnings = [*listing.warnings, *sources.unsafe_commands()]
-        hashes = {module: _content_hash(sources.closure(module), digests) for module in modules}
+        closures = {module: sources.closure(module) for module in modules}
         imported = collecting.result()
     finally:
         collecting.close()
+    ordered = sorted(imported.workflows, key=lambda one: (one.source.file, one.source.line, one.export))
+    hashed, unhashed = with_digests(root, ordered)
     workflows = tuple(
-        msgspec.structs.replace(workflow, content_hash=hashes[workflow.source.file.removeprefix(".kici/")])
-        for workflow in sorted(imported.workflows, key=lambda one: (one.source.file, one.source.line, one.export))
+        msgspec.structs.replace(one, content_hash=_content_hash(closures[_module(one)], digests, one.hashed_files))
+        for one in hashed
     )
-    problems = [*listing.problems, *imported.problems, *check.problems(workflows)]
+    problems = [*listing.problems, *imported.problems, *unhashed, *check.problems(workflows)]
     problems += unlisted(imported.modules, listing.files)
     if not workflows and not problems:
         raise CompileError("no module under .kici/workflows/ holds a workflow: write ci = workflow(…)")
@@ -80,14 +86,20 @@ def compile_directory(
         lock = LockFile(lockfile.SCHEMA_VERSION, _lock_hash(digests, workflows), digests, workflows)
         data = lockfile.encode(lock)
         if len(data) <= lockfile.MAX_BYTES:
-            return Compiled(lock, data, (), tuple(sorted(set(warnings))))
+            return Compiled(lock, data, (), tuple(sorted(set(warnings))), tuple(check.notes(workflows)))
         limit = f"the limit is {lockfile.MAX_BYTES:,}: split the workflows over repositories"
         problems.append(Diagnostic(lockfile.PATH, 0, "", f"would have {len(data):,} bytes; {limit}"))
     return Compiled(None, b"", tuple(sorted(set(problems))), tuple(sorted(set(warnings))))
 
 
-def _content_hash(modules: tuple[str, ...], digests: dict[str, str]) -> str:
+def _module(workflow: LockWorkflow) -> str:
+    """Path below `.kici/`."""
+    return workflow.source.file.removeprefix(".kici/")
+
+
+def _content_hash(modules: tuple[str, ...], digests: dict[str, str], hashed_files: Mapping[str, str]) -> str:
     listed = "".join(f"{digests[path]} {path}\n" for path in modules if path in digests)
+    listed += "".join(f"{hashed_files[path]} ./{path}\n" for path in sorted(hashed_files))
     return hashlib.sha256(listed.encode(errors="surrogateescape")).hexdigest()
 
 

@@ -48,7 +48,7 @@ def list_files(root: Path) -> Listing:
     kici = root / ".kici"
     if kici.is_symlink() or not (kici / "workflows").is_dir():
         raise CompileError(f"{root} has no .kici/workflows/: `kici init` makes the first workflow")
-    tracked, untracked = _of_git(root) or (set(), _of_directory(kici))
+    tracked, untracked = listed_by_git(kici) or (set(), listed_in_directory(kici))
     files: dict[str, bytes] = {}
     linked: dict[Path, bool] = {kici: False}
     problems, warnings = [], []
@@ -78,11 +78,14 @@ def list_files(root: Path) -> Listing:
     return Listing(files, tuple(problems), tuple(warnings))
 
 
-def _of_git(root: Path) -> tuple[set[str], set[str]] | None:
-    """Tracked and untracked paths below `.kici/`; None outside a repository."""
+def listed_by_git(directory: Path) -> tuple[set[str], set[str]] | None:
+    """Tracked and untracked paths below a directory, without ignored ones; None outside a repository.
+
+    Raises `CompileError` if git fails.
+    """
     try:
         done = subprocess.run(
-            ["git", "-C", str(root / ".kici"), "-c", "core.fsmonitor=false", *_LS_FILES],
+            ["git", "-C", str(directory), "-c", "core.fsmonitor=false", *_LS_FILES],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
@@ -102,11 +105,12 @@ def _of_git(root: Path) -> tuple[set[str], set[str]] | None:
     return {line[2:] for line in lines if line[0] != "?"}, {line[2:] for line in lines if line[0] == "?"}
 
 
-def _of_directory(kici: Path) -> set[str]:
+def listed_in_directory(top: Path) -> set[str]:
+    """Outside a repository."""
     found = set()
-    for directory, folders, names in os.walk(kici):
+    for directory, folders, names in os.walk(top):
         folders[:] = [folder for folder in folders if folder not in ("__pycache__", ".venv", ".git")]
-        base = Path(directory).relative_to(kici)
+        base = Path(directory).relative_to(top)
         found |= {(base / name).as_posix() for name in names}
     return found
 

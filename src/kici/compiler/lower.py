@@ -48,11 +48,12 @@ class Lowering:
             triggers=tuple(one for trigger in workflow.on for one in _trigger(trigger, workflow)),
             jobs=tuple(lowered_job(job, workflow, self.locate) for job in workflow.jobs),
             generators=tuple(lowered_generator(one, self.locate) for one in workflow.generators),
-            rules=lowered_rules(workflow.rules, f"workflow {workflow.name!r}"),
+            rules=lowered_rules(workflow.rules, f"workflow {workflow.name!r}", workflow.location),
             description=workflow.description,
             env=workflow.env,
             concurrency=lowered_concurrency(workflow.concurrency),
             timeout_ms=workflow.timeout_ms,
+            hash_files=workflow.hash_files,
         )
 
     def locate(self, location: Location) -> SourceLocation | None:

@@ -73,6 +73,8 @@ def _own_problem(job: Job[Any], index: int, use: _Use) -> str:
     position = next(i for i, step in enumerate(job.steps) if _is(step, use.source))
     if position == index:
         return "the step asks for what itself returns"
+    if any(index in group and position in group for group in job.parallel):
+        return "the step runs at the same time: read it in a step after the group"
     return "the step runs later" if position > index else ""
 
 

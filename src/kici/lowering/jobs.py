@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from kici.engine.lockfile import (
@@ -68,7 +69,7 @@ def lowered_job(job: Job[Any], workflow: Workflow, locate: Locate) -> LockJob:
             LockParallel(one.name, len(before) + one.first, one.size, one.fail_fast, one.max_parallel)
             for one in job.parallel
         ),
-        rules=lowered_rules(job.rules, subject),
+        rules=lowered_rules(job.rules, subject, job.location),
         hooks=_limits(job.hooks, AROUND_STEPS, subject),
         dynamic=tuple(sorted(_checked_dynamic(job, subject))),
         description=job.description,
@@ -93,11 +94,11 @@ def lowered_needs(needs: Iterable[Need]) -> tuple[LockNeed, ...]:
     return tuple(LockNeed(need.name, need.run_on) for need in needs)
 
 
-def lowered_rules(rules: Iterable[Rule], subject: str) -> tuple[LockRule, ...]:
+def lowered_rules(rules: Iterable[Rule], subject: str, where: Location) -> tuple[LockRule, ...]:
     found = []
     for rule in rules:
         if rule.fn is not None:
-            _check_takes_ctx(rule.fn, f"{subject}: rule {rule.label!r}", None)
+            _check_takes_ctx(rule.fn, f"{subject}: rule {rule.label!r}", where)
         found.append(LockRule(rule.label, rule.changed, rule.negated))
     return tuple(found)
 
@@ -117,7 +118,7 @@ def _step(step: Step[Any], job: Job[Any], locate: Locate) -> LockStep:
         name=step.name,
         command=step.command,
         env=step.env,
-        rules=lowered_rules(step.rules, subject),
+        rules=lowered_rules(step.rules, subject, step.location),
         hooks=_limits(step.hooks, step.hooks, subject),
         caches=_caches(step.caches),
         timeout_ms=step.timeout_ms,
@@ -214,8 +215,10 @@ def _check_hook(hook: Hook, subject: str) -> None:
         _check_takes_ctx(hook.fn, subject, hook.location)
 
 
-def _check_takes_ctx(function: Any, subject: str, location: Location | None) -> None:
-    import inspect
+def _check_takes_ctx(function: Any, subject: str, location: Location) -> None:
+    if _plainly_takes_one(function):
+        return
+    import inspect  # ten milliseconds, which most compiles do without
 
     try:
         inspect.signature(function).bind(None)
@@ -223,3 +226,15 @@ def _check_takes_ctx(function: Any, subject: str, location: Location | None) -> 
         refuse(subject, "its function takes one argument, ctx: write `async def name(ctx: Ctx) -> …`", location)
     except ValueError:  # written in C: nobody can tell
         return
+
+
+def _plainly_takes_one(function: Any) -> bool:
+    """A function of Python's own with one parameter; False also for what only `inspect` could tell."""
+    code = getattr(function, "__code__", None)
+    return (
+        type(function) is FunctionType
+        and not hasattr(function, "__wrapped__")
+        and code is not None
+        and code.co_argcount == 1
+        and code.co_kwonlyargcount == 0
+    )

@@ -30,6 +30,12 @@ class Repository:
         """A module below `.kici/workflows/`, with the imports that nearly every test wants."""
         self.write(f"workflows/{path}", HEAD + dedent(text).lstrip("\n"))
 
+    def file(self, path: str, text: str) -> None:
+        """Anywhere in the repository."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
     def compile(self, *, strict: bool = False, limit_s: float = 20) -> Compiled:
         return compile_directory(self.root, strict=strict, limit_s=limit_s)
 

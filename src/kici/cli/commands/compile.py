@@ -65,6 +65,8 @@ def _tell(compiled: object, differences: list[str], *, check: bool) -> None:
         click.echo(f"{lockfile.PATH} is not up to date: run `kici compile` and commit it", err=True)
     else:
         click.echo(f"wrote {lockfile.PATH}: {counted}")
+    for note in compiled.notes:
+        click.echo(f"dynamic: {note}")
 
 
 def _print_json(compiled: object, differences: list[str]) -> None:
@@ -77,6 +79,7 @@ def _print_json(compiled: object, differences: list[str]) -> None:
         "workflows": [workflow.name for workflow in compiled.lock.workflows] if compiled.lock else [],
         "problems": compiled.problems,
         "warnings": compiled.warnings,
+        "notes": compiled.notes,
         "differences": differences,
     }
     click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
