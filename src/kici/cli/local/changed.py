@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
 from msgspec import Struct
 
 from kici.engine import changed
@@ -22,15 +23,14 @@ from kici.engine.changed import (
 )
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockWorkflow
-from kici.errors import KiciError
 
 _HEADS, _REMOTES = "refs/heads/", "refs/remotes/"
 _USUAL = ("main", "master", "trunk")
 _LIMIT_S = 60
 
 
-class NoSuchBase(KiciError):
-    code = "no_such_base"
+class NoSuchBase(click.UsageError):
+    """`--base` names nothing."""
 
 
 def with_changed(
@@ -99,14 +99,15 @@ class _Refs(Struct, frozen=True):
 def _here(root: Path, base: str, target: str) -> Here | None:
     """None: there is no commit yet, or no repository."""
     log = _git(root, "log", "-1", "--format=%H%x00%P")
+    if base:
+        tip = (_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}") or "").strip()
+        if not tip:
+            raise NoSuchBase(f"--base: {base!r} is no branch, tag or commit here")
     if not log:
         return None
     head, parents = log.strip().split("\0")
     parent = parents.split(" ")[0]
     if base:
-        tip = (_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}") or "").strip()
-        if not tip:
-            raise NoSuchBase(f"--base: {base!r} is no branch, tag or commit here")
         return Here(head, parent, tip, base, demanded=True)
     refs = _refs(root)
     current = (_git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
