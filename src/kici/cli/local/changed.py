@@ -56,6 +56,11 @@ def of_checkout(root: Path, *, base: str = "", target: str = "") -> Changed:
     return settle(root, changed.of_working_tree(here))
 
 
+def default_branch(root: Path) -> str:
+    """As the remote calls it, else a usual name that is there, else the current branch; empty outside a repository."""
+    return _refs(root).default or (_git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
+
+
 def settle(root: Path, deciding: Deciding) -> Changed:
     """Answer what `engine.changed` asks, and return what it decides."""
     answer: Answer = None
