@@ -5,7 +5,6 @@ They are asked in a job that `engine.plan` makes, `init: NAME`; its one step ret
 
 from __future__ import annotations
 
-import base64
 import binascii
 import zlib
 
@@ -26,6 +25,8 @@ MAX_BYTES = 1_048_576
 """Of a result, before it is packed."""
 MAX_PACKED_CHARS = 196_608
 """Of a result when it is packed: it travels in one message to the orchestrator."""
+MAX_OUTPUT_BYTES = 65_536
+"""Of all outputs of an ordinary job."""
 FUNCTION_MS = 60_000
 """One function may take so long; that of a generator as long as the generator says."""
 _INLINE_MS = 600_000
@@ -69,6 +70,11 @@ def target(job: LockJob) -> str:
     return job.name.removeprefix(PREFIX)
 
 
+def output_limit(job: LockJob) -> int:
+    """Bytes of all outputs of a job, encoded: what an evaluation gives may be more than what steps return."""
+    return MAX_PACKED_CHARS + 1_024 if is_evaluation(job) else MAX_OUTPUT_BYTES
+
+
 def init_job(of: LockJob | LockGenerator) -> LockJob:
     """Needs what the dynamic job, or the generator, needs, under the same conditions, and runs where it does."""
     job = of if isinstance(of, LockJob) else None
@@ -96,7 +102,7 @@ def pack(result: Evaluated) -> str:
     data = msgspec.json.encode(result)
     if len(data) > MAX_BYTES:
         raise EvaluationError(f"the result has {len(data):,} bytes; the limit is {MAX_BYTES:,}: make fewer jobs")
-    packed = base64.b64encode(zlib.compress(data)).decode()
+    packed = binascii.b2a_base64(zlib.compress(data), newline=False).decode()
     if len(packed) > MAX_PACKED_CHARS:
         raise EvaluationError(
             f"the result has {len(packed):,} bytes when packed; the limit is {MAX_PACKED_CHARS:,}: make fewer jobs"
@@ -110,11 +116,11 @@ def unpack(packed: object) -> Evaluated:
         raise EvaluationError("the evaluation gave no result that can be read")
     try:
         inflating = zlib.decompressobj()
-        data = inflating.decompress(base64.b64decode(packed, validate=True), MAX_BYTES + 1)
+        data = inflating.decompress(binascii.a2b_base64(packed, strict_mode=True), MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise EvaluationError(f"the evaluation's result has more than {MAX_BYTES:,} bytes")
         return msgspec.json.decode(data, type=Evaluated)
-    except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
+    except (ValueError, zlib.error, msgspec.DecodeError) as error:
         raise EvaluationError(f"the evaluation's result cannot be read: {error}") from error
 
 

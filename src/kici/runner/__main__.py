@@ -14,7 +14,8 @@ from kici.runner.capture import Capture
 from kici.runner.environment import Environment
 from kici.runner.link import Link
 from kici.runner.processes import adopt_orphans
-from kici.runner.workflow import Found, WorkflowMismatch, find, sentence, traceback_text
+from kici.runner.telling import sentence, traceback_text
+from kici.runner.workflow import Found, WorkflowMismatch, find
 from kici.sdk import loading  # noqa: F401 - all that a job needs is imported before `Ready`
 from kici.wire.runner import FD, JobEnded, Ready, Start, StepEnded, StepStarted
 

@@ -17,7 +17,7 @@ from kici.runner.environment import MARK, Branch, Written
 from kici.runner.link import Link
 from kici.runner.processes import children, descendants, end_descendants, reap
 from kici.runner.shell import Activity
-from kici.runner.workflow import sentence, traceback_text
+from kici.runner.telling import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
 from kici.sdk.facts import Outcome as JobOutcome
 

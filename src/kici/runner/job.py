@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kici.engine.lockfile import HOOKS, LockJob, LockParallel, LockRule, LockStep, StepKind
-from kici.runner import rules
+from kici.runner import evaluate, generated, rules
 from kici.runner.acts import Acts, Ended, What
 from kici.runner.caches import Caches
 from kici.runner.capture import Capture
@@ -20,7 +20,6 @@ from kici.runner.context import Cancelled, JobState
 from kici.runner.environment import Environment
 from kici.runner.link import Link
 from kici.runner.parallel import run_group
-from kici.runner.results import Results
 from kici.runner.steps import StepRunner, Told
 from kici.runner.transfers import Transfers
 from kici.runner.workflow import Found
@@ -30,6 +29,10 @@ from kici.wire.runner import ArtifactData, Cancel, JobEnded, Reply, Start
 
 _STEPS_SHARE = 0.5
 """Of the grace period, for the step that runs, if hooks are to run after it."""
+
+
+_AUTHORS = (StepKind.STEP, StepKind.EVALUATE)
+"""Entries that are steps of the definition, in their order."""
 
 
 class HostGone(Exception):
@@ -43,19 +46,39 @@ async def run(start: Start, found: Found, environment: Environment, link: Link, 
         root=start.root,
         facts=start.context,
         environment=environment,
-        results=Results(found.workflow, found.job, start.context.needs),
+        results=evaluate.results(found.workflow, found.job, start),
         transfers=transfers,
         cancelled=cancelled,
         tell=link.send,
     )
     acts = Acts(state, link, capture, start.kici_dir, start.tmp)
-    work = asyncio.create_task(_Sequence(found, start.job, acts).run())
+    work = asyncio.create_task(_work(start, found, acts))
     listening = asyncio.create_task(_listen(link, cancelled, transfers, start.job))
     await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
     if not work.done():
         listening.result()
         raise HostGone
     return work.result()
+
+
+async def _work(start: Start, found: Found, acts: Acts) -> JobEnded:
+    if start.context.generated_by:
+        made = await generated.made_again(found.workflow, start, acts)
+        if isinstance(made, Ended):
+            return await _not_made(made, start, acts)
+        found = made
+        acts.state.results = evaluate.results(found.workflow, found.job, start)
+    return await _Sequence(found, start.job, acts).run()
+
+
+async def _not_made(ended: Ended, start: Start, acts: Acts) -> JobEnded:
+    """The generator has not made the job again: how the job ends, of which the first step has begun."""
+    dropped = isinstance(ended.exception, generated.Dropped)
+    steps = StepRunner(acts, Caches(acts), {}, begun={0})
+    await steps.end(0, Ended("skipped" if dropped else ended.status, ended.error))
+    for index in range(1, len(start.job.steps)):
+        await steps.skip(index)
+    return JobEnded("drift_dropped" if dropped else ended.status, ended.error)
 
 
 class _Sequence:
@@ -107,7 +130,7 @@ class _Sequence:
             await self._hook(index, locked)
         elif self._error or self._acts.state.cancelled:
             await self._steps.skip(index)
-        elif locked.kind is StepKind.STEP:
+        elif locked.kind in _AUTHORS:
             self._note(locked, await self._steps.run(index, self._authors[index], locked))
         elif locked.kind in (StepKind.CACHE_RESTORE, StepKind.CACHE_SAVE):
             await self._cache(index, locked)
@@ -192,7 +215,7 @@ def _units(job: LockJob) -> Iterator[int | LockParallel]:
 
 def _authors_steps(job: LockJob, steps: Sequence[Step[Any]]) -> Mapping[int, Step[Any]]:
     """By the place of their entries."""
-    places = [index for index, one in enumerate(job.steps) if one.kind is StepKind.STEP]
+    places = [index for index, one in enumerate(job.steps) if one.kind in _AUTHORS]
     return dict(zip(places, steps, strict=True))
 
 

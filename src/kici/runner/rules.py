@@ -8,7 +8,7 @@ from kici.engine.events import Event
 from kici.engine.lockfile import LockRule
 from kici.engine.rules import decide
 from kici.runner.acts import Acts
-from kici.runner.workflow import sentence
+from kici.runner.telling import sentence
 from kici.sdk.rules import Rule
 
 

@@ -16,7 +16,7 @@ from kici.runner import rules
 from kici.runner.acts import Acts, Ended, How, What
 from kici.runner.caches import Caches
 from kici.runner.context import template_fields
-from kici.runner.workflow import sentence
+from kici.runner.telling import sentence
 from kici.sdk.facts import Outcome
 from kici.sdk.hooks import Hook
 from kici.sdk.steps import Step
