@@ -103,6 +103,8 @@ class Execution:
         self._transfers = Transfers(sink, self._send)
         self._job: LockJob | None = None
         self._order: StepOrder | None = None
+        self._began = False
+        """The runner has been told what to do: what it hears before that it would take for its job."""
         self._masks = 0
         self._verdict: JobEnded | None = None
         """How the job ends whatever the runner says from now on."""
@@ -150,13 +152,14 @@ class Execution:
         """
         assert self._box
         assert self._writer
+        if self._cancelled:  # before it began: nothing of it runs
+            await self._box.kill()
+            return JobEnded("cancelled", self._cancelled)
         self._job, self._order = start.job, StepOrder(start.job)
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
         try:
-            if self._cancelled:
-                self._begin_cancel(self._cancelled, self._forced)
             if start.job.timeout_ms is not None:
                 limit_ms = start.job.timeout_ms
                 self._deadline = asyncio.get_running_loop().call_later(
@@ -185,7 +188,7 @@ class Execution:
         """Ask the job to end: its steps get the grace period, unless `force`. Again with `force`: kill at once."""
         self._forced = self._forced or force
         self._cancelled = self._cancelled or reason or "cancelled"
-        if self._job is not None:
+        if self._began:
             self._begin_cancel(self._cancelled, self._forced)
 
     async def close(self) -> None:
@@ -234,7 +237,12 @@ class Execution:
     async def _converse(self, start: Start) -> JobEnded | None:
         """Until the job has ended or the runner is gone (None)."""
         try:
-            await self._send(start)
+            assert self._writer
+            self._writer.write(_frame(start))
+            self._began = True
+            if self._cancelled:
+                self._begin_cancel(self._cancelled, self._forced)
+            await self._writer.drain()
             while True:
                 message = await self._receive()
                 if message is None:
@@ -360,8 +368,7 @@ def step_limit_s(step: LockStep, job: LockJob) -> float:
 
 def _says_more(ended: JobEnded, verdict: JobEnded) -> bool:
     """Whether the runner ended the job as it was asked to, and a hook failed on the way."""
-    begins = "cancelled (" if verdict.status == "cancelled" else f"{verdict.error} ("
-    return ended.status == "failed" and ended.error.startswith(begins)
+    return ended.status == "failed" and ended.error.startswith((f"{verdict.error} (", f"{verdict.status} ("))
 
 
 def _frame(message: FromHost) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from kici.agent.handed_over import MAX_SECRET_BYTES, HandedOver, refuse_key
@@ -79,13 +80,11 @@ class Transfers:
                 await self._uploads.pop(request).put(None)
                 return
         self._check_new(request)
-        if isinstance(message, (ArtifactBegin, CacheBegin)):
-            self._uploads[request] = asyncio.Queue(_AHEAD)
         match message:
             case ArtifactBegin(name=name):
-                work = self._take(request, _refusal(name), lambda data: self._keeper.upload(name, data))
+                work = self._take(request, _refusal(name), partial(self._keeper.upload, name))
             case CacheBegin(key=key):
-                work = self._take(request, refuse_key(key), lambda data: self._keeper.cache_save(key, data))
+                work = self._take(request, refuse_key(key), partial(self._keeper.cache_save, key))
             case ArtifactFetch(name=name):
                 work = self._give(request, name)
             case CacheFetch(key=key, restore=restore):
@@ -129,16 +128,24 @@ class Transfers:
 
         self._tasks[request] = asyncio.create_task(answered())
 
-    async def _take(self, request: int, refused: str, keep: Callable[[AsyncIterator[bytes]], Awaitable[None]]) -> Reply:
-        stream, error = _stream(self._uploads[request]), refused
-        if not refused:
-            try:
-                await keep(stream)
-            except (KiciError, OSError) as failure:
-                error = str(failure)
-        async for _ in stream:  # what a refused upload still sends
-            pass
-        return Reply(request, error)
+    def _take(
+        self, request: int, refused: str, keep: Callable[[AsyncIterator[bytes]], Awaitable[None]]
+    ) -> Coroutine[Any, Any, Reply]:
+        pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._uploads[request] = pieces  # now: what is sent next may be heard before the coroutine has begun
+
+        async def take() -> Reply:
+            stream, error = _stream(pieces), refused
+            if not refused:
+                try:
+                    await keep(stream)
+                except (KiciError, OSError) as failure:
+                    error = str(failure)
+            async for _ in stream:  # what a refused upload still sends
+                pass
+            return Reply(request, error)
+
+        return take()
 
     async def _give(self, request: int, name: str) -> Reply:
         error = _refusal(name)
