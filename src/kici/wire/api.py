@@ -46,6 +46,10 @@ class Run(Body, frozen=True):
     """Of a rerun: the first run of the chain."""
     rerun_mode: str | None = None
     """Of a rerun: `all`, `failed` or `job`."""
+    changed: str | None = None
+    """How many files counted as changed, and since which commit; absent in lists, and where no filter asked."""
+    changed_base: str | None = None
+    """That commit; absent if it is not known which files changed."""
 
 
 class RunList(Body, frozen=True):
