@@ -388,17 +388,13 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
                coalesce(r.routing_key, '') as routing_key, r.event,
-               j.fan_out_index, j.fan_out_total,
-               exists (select from execution_job_needs n
-                         join execution_jobs u on u.job_id = n.upstream_job_id
-                         join secret_outputs s on s.job_id = coalesce(u.reused_from, u.job_id)
-                        where n.job_id = j.job_id) as has_secrets
+               j.fan_out_index, j.fan_out_total
           from execution_jobs j cross join lateral (select * from execution_runs where run_id = j.run_id offset 0) r
          where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),
     )
-    needed = await _needed(db, job_ids)
+    needed, with_secrets = await _needed(db, job_ids)
     found = {}
     for row in rows:
         try:
@@ -406,25 +402,33 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
         except msgspec.ValidationError as error:
             log.error("what is stored of a job cannot be read", job=row["job_id"], error=str(error))
         else:
-            found[orders.job_id] = msgspec.structs.replace(orders, needs=tuple(needed.get(orders.job_id, ())))
+            found[orders.job_id] = msgspec.structs.replace(
+                orders, needs=tuple(needed.get(orders.job_id, ())), has_secrets=orders.job_id in with_secrets
+            )
     return found
 
 
-async def _needed(db: Db, job_ids: Collection[str]) -> Mapping[str, list[NeededJob]]:
+async def _needed(db: Db, job_ids: Collection[str]) -> tuple[Mapping[str, list[NeededJob]], set[str]]:
+    """What each of these jobs needs, and which of them get secrets from that."""
     rows = await db.fetch(
         """
         select n.job_id as needing, u.job_name as name, u.base_job_name as job, u.status,
-               coalesce(u.matrix_values, '{}') as matrix, coalesce(u.outputs, '{}') as outputs
+               coalesce(u.matrix_values, '{}') as matrix, coalesce(u.outputs, '{}') as outputs,
+               exists (select from secret_outputs s where s.job_id = coalesce(u.reused_from, u.job_id)) as has_secrets
           from execution_job_needs n join execution_jobs u on u.job_id = n.upstream_job_id
          where n.job_id = any($1::uuid[]) order by u.position
         """,
         sorted(job_ids),
     )
     needed: dict[str, list[NeededJob]] = {}
+    with_secrets = set()
     for row in rows:
         values = dict(row)
-        needed.setdefault(values.pop("needing"), []).append(NeededJob(**values))
-    return needed
+        needing = values.pop("needing")
+        if values.pop("has_secrets"):
+            with_secrets.add(needing)
+        needed.setdefault(needing, []).append(NeededJob(**values))
+    return needed, with_secrets
 
 
 def _job(row: Any) -> Job:
