@@ -48,6 +48,13 @@ COLD = {
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},
+    "once in an evaluation, by the keys of one run": {
+        "expansions.facts",
+        "expansions.forget_result",
+        "expansions.replace",
+        "needs.of_pending",
+        "runs.add_jobs",
+    },
     "by its keys, what one attempt asks for over HTTP": {
         "origins.find",
         "origins.hold",
