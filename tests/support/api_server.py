@@ -17,6 +17,7 @@ from kici.orchestrator import http
 from kici.orchestrator.api import (
     agents,
     artifacts,
+    caches,
     emit,
     event_log,
     job_context,
@@ -28,6 +29,7 @@ from kici.orchestrator.api import (
     stream,
 )
 from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.dispatch.orders import Place
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import digest
@@ -114,6 +116,7 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
                     *agents.routes(pool, access),
                     *event_log.routes(pool, access),
                     *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
+                    *caches.routes(pool, access, Caches(pool, objects, Limits(quota_bytes=20_000_000))),
                     *emit.routes(pool, access, notifier),
                     *job_context.routes(pool, access, Place("http://kici.test"), outputs),
                     *secret_outputs.routes(pool, access, outputs),

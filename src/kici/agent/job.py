@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import checkout, context, environment, verify_kici, workspace
+from kici.agent import checkout, context, environment, facts, verify_kici, workspace
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, is_disk_full
 from kici.agent.execution import Execution
@@ -186,7 +186,7 @@ class Job:
             raise NotOurs(refusal)
 
     async def _context(self) -> JobContext:
-        known = await context.load(self._dispatch, self._api)
+        known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings))
         for value in known.secrets.values():
             self._secrets.add(value)
         return known

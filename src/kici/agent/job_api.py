@@ -63,9 +63,8 @@ class JobApi:
         for pause_s in (*pauses_s, None):
             try:
                 async with self.client() as client:
-                    query = {"attempt": str(self.attempt), **(params or {})}
                     url = f"{self.base}/{path}"
-                    response = await client.request(method, url, content=content, params=query, headers=headers)
+                    response = await client.request(method, url, content=content, params=params, headers=headers)
             except TransferFailed as error:
                 if pause_s is None:
                     raise TransferFailed(f"{what}: {error}") from error

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from kici.agent import artifacts, told
+from kici.agent import artifacts, caches, told
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.log_stream import StepLog
@@ -107,6 +107,13 @@ class Reporter:
 
     def download(self, name: str) -> AsyncIterator[bytes]:
         return artifacts.download(self._api, name)
+
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+        return await caches.fetch(self._api, key, restore)
+
+    async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
+        """One that is not kept, since its key is taken or there is no room for it, is no error."""
+        await caches.save(self._api, key, data)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

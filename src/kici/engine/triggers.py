@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from kici.engine import changed
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import (
     DispatchTrigger,
@@ -52,6 +53,10 @@ class Decision(Struct, frozen=True, rename="camel"):
     checks: tuple[Check, ...] = ()
     """Of the trigger that matched; of all of them if none did."""
     warnings: tuple[str, ...] = ()
+    changed: str = ""
+    """How many files counted as changed, and since which commit; empty if nothing has asked."""
+    changed_base: str = ""
+    """That commit; empty if it is not known which files changed."""
 
 
 def match(workflow: LockWorkflow, event: Event) -> Decision:
@@ -66,9 +71,9 @@ def match(workflow: LockWorkflow, event: Event) -> Decision:
         if all(check.passed for check in checks):
             warnings = tuple(check.reason for check in checks if check.reason)
             summary = f"Matched trigger {index + 1} ({_name(trigger)})"
-            return Decision(workflow.name, True, summary, index, tuple(checks), warnings)
+            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, *_base(event))
         failed.extend(checks)
-    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed))
+    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), *_base(event))
 
 
 def skip_requested(message: str) -> str | None:
@@ -140,7 +145,8 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
     if not patterns:
         return Check("paths", pattern, "", True)
     if event.changed_files is None:
-        reason = "it is not known which files changed, so the path filter lets the event pass"
+        why = f" ({event.changed_since})" if event.changed_since else ""
+        reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
         return Check("paths", pattern, "unknown", True, reason)
     return Check("paths", pattern, _shown(event.changed_files), paths_match(patterns, event.changed_files))
 
@@ -149,6 +155,10 @@ def _shown(changed: Sequence[str] | None) -> str:
     if changed is None:
         return "unknown"
     return ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
+
+
+def _base(event: Event) -> tuple[str, str]:
+    return changed.told(event), event.changed_base
 
 
 def _name(trigger: Trigger) -> str:

@@ -205,7 +205,7 @@ class Ctx(Protocol):
         """
 
     def summary(self, markdown: str, /) -> None:
-        """Add to the step's summary on the page of the run. Together at most 1 MiB of a job."""
+        """Add to the step's summary on the page of the run. Together at most 64 KiB of a step."""
 
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────
 

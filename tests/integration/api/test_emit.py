@@ -4,10 +4,15 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 from asyncpg import Pool, Record
 
+from kici.agent import told
+from kici.agent.errors import TransferFailed
+from kici.agent.job_api import JobApi
 from kici.orchestrator.identity.tokens import digest
 from kici.orchestrator.pipeline.emitted import MAX_CHAIN_DEPTH, Emitted
+from kici.wire.agent import Checkout, Dispatch
 from tests.support import rows
 from tests.support.api_server import JOB_TOKEN, Parts, client
 
@@ -84,5 +89,15 @@ async def test_what_cannot_be_an_event_is_refused_with_its_field(pool: Pool[Reco
     job = await running(pool)
     assert (await emit(parts, job, name=" ")).json()["error"].startswith("name:")
     assert (await emit(parts, job, key="")).json()["error"].startswith("key:")
-    assert (await emit(parts, job, payload="x" * 262_144)).status_code == 413
+    assert (await emit(parts, job, payload="x" * 65_536)).status_code == 413
     assert await pool.fetchval("select count(*) from event_log") == 0
+
+
+async def test_an_agent_gets_the_id_and_the_refusal_in_words(pool: Pool[Record], parts: Parts) -> None:
+    job = await running(pool)
+    checkout = Checkout("/git/x", "a" * 40, "a" * 40)
+    api = JobApi(parts.url, Dispatch(job.run_id, job.job_id, 1, "ci", "build", "build", checkout, "", JOB_TOKEN))
+    event_id = await told.emit(api, "built", {"parts": [1, None, "ä"]}, "0:1")
+    assert event_id == str(await pool.fetchval("select id from event_log"))
+    with pytest.raises(TransferFailed, match="event 'built' was not emitted: key:"):
+        await told.emit(api, "built", None, "")

@@ -29,6 +29,7 @@ COLD = {
         "queue_rules.pause",
         "queue_rules.set_cap",
         "queue_rules.remove_cap",
+        "caches.listed",
     },
     "once in the life of a process, or of an agent's connection": {
         "coordinators.leave",
@@ -54,12 +55,6 @@ COLD = {
         "expansions.replace",
         "needs.of_pending",
         "runs.add_jobs",
-    },
-    "by its keys, what one attempt asks for over HTTP": {
-        "origins.find",
-        "origins.hold",
-        "secret_outputs.put",
-        "secret_outputs.of_needed",
     },
 }
 

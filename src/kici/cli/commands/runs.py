@@ -276,6 +276,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
     more = {
         "Message": (run.commit_message or "").split("\n", 1)[0],
         "Event": run.trigger_event,
+        "Changed": run.changed,
         "Started": _time(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,

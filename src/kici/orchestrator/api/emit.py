@@ -23,7 +23,7 @@ from kici.orchestrator.store.origins import Origin
 from kici.wire.api import Emit
 from kici.wire.api import Emitted as Answer
 
-MAX_PAYLOAD_BYTES = 262_144
+MAX_PAYLOAD_BYTES = 65_536
 MAX_NAME_CHARS = 200
 _KEY = re.compile(r"\A[\x21-\x7e]{1,200}\Z")
 

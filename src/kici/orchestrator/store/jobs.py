@@ -105,6 +105,8 @@ class Orders(Struct, frozen=True):
     generated_by: str = ""
     own_definition: LockJob | None = None
     """Of a job that the lock file does not have as it is."""
+    fan_out_index: int = 0
+    fan_out_total: int = 1
     has_secrets: bool = False
     """Jobs that it needs hand secrets over to it."""
 
@@ -391,7 +393,7 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
                coalesce(r.routing_key, '') as routing_key, r.event, coalesce(j.generated_by, '') as generated_by,
-               case when j.carried then j.definition end as own_definition,
+               case when j.carried then j.definition end as own_definition, j.fan_out_index, j.fan_out_total,
                exists (select from execution_job_needs n
                          join execution_jobs u on u.job_id = n.upstream_job_id
                          join secret_outputs s on s.job_id = coalesce(u.reused_from, u.job_id)

@@ -242,16 +242,17 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
 
 
 async def _insert_jobs(db: Db, run: Home, jobs: Sequence[NewJob]) -> None:
+    places = _places(jobs)
     await db.executemany(
         """
         insert into execution_jobs
           (run_id, job_id, job_name, base_job_name, position, status, definition, matrix_values, retry_on_infra,
            runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, completed_at,
            concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast, seed, generated_by,
-           carried)
+           carried, fan_out_index, fan_out_total)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
                 case when $6 in ('failed', 'skipped') then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19,
-                $20, nullif($21, ''), $22)
+                $20, nullif($21, ''), $22, $23, $24)
         """,
         [
             (
@@ -279,6 +280,7 @@ async def _insert_jobs(db: Db, run: Home, jobs: Sequence[NewJob]) -> None:
                 storable.json(job.seed) if job.seed else None,
                 storable.text(job.generated_by),
                 job.carried,
+                *places[job.job_id],
             )
             for job in jobs
         ],
@@ -320,6 +322,18 @@ async def _insert_steps(db: Db, run: Home, jobs: Sequence[NewJob]) -> None:
             for index, step in enumerate(job.definition.steps)
         ],
     )
+
+
+def _places(jobs: Sequence[NewJob]) -> dict[str, tuple[int, int]]:
+    """Job → its place among the combinations of its matrix, from 0, and how many there are."""
+    fan_outs: dict[str, list[str]] = {}
+    for job in sorted(jobs, key=lambda job: job.position):
+        fan_outs.setdefault(job.base_name, []).append(job.job_id)
+    return {
+        job_id: (index, len(combinations))
+        for combinations in fan_outs.values()
+        for index, job_id in enumerate(combinations)
+    }
 
 
 def _init_failure(scope: str, category: str, message: str) -> dict[str, str]:

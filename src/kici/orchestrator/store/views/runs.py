@@ -70,7 +70,14 @@ async def count(db: Db, wanted: Filter, *, up_to: int | None = None) -> int:
 
 
 async def one(db: Db, run_id: str) -> api.Run | None:
-    row = await db.fetchrow(f"select {_RUN} from execution_runs r where r.run_id = $1", run_id)  # noqa: S608
+    row = await db.fetchrow(
+        f"""
+        select {_RUN}, nullif(r.trigger_decision ->> 'changed', '') as changed,
+               nullif(r.trigger_decision ->> 'changedBase', '') as changed_base
+          from execution_runs r where r.run_id = $1
+        """,  # noqa: S608 - constants
+        run_id,
+    )
     return None if row is None else api.Run(**row)
 
 
