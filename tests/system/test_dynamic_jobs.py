@@ -141,7 +141,7 @@ async def _rerun_asks_again(up: Stack, sha: str) -> None:
         found = await up.runs(sha)
         return next((one["runId"] for one in found if one["triggerEvent"] == "rerun"), None)
 
-    ended = await up.ended(await up.until(again, "the rerun"))
+    ended = await up.ended(await up.until(again, "the rerun", 30))
     jobs = await up.jobs(ended["runId"])
     assert {name: bool(job["reusedFromRunId"]) for name, job in jobs.items()} == {
         "plan": True, "init: shards": False, "one": False, "two": False,
