@@ -84,6 +84,7 @@ async def names(db: Db, run_id: str) -> dict[str, tuple[str, JobStatus]]:
     rows = await db.fetch(
         """
         select job_name, coalesce(generated_by, base_job_name) as base, status from execution_jobs where run_id = $1
+         order by position, job_id
         """,
         run_id,
     )
