@@ -49,6 +49,13 @@ COLD = {
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},
+    "once in an evaluation, by the keys of one run": {
+        "expansions.facts",
+        "expansions.forget_result",
+        "expansions.replace",
+        "needs.of_pending",
+        "runs.add_jobs",
+    },
 }
 
 RUNS_SQL = {"fetch", "fetchrow", "fetchval", "execute", "executemany", "copy_records_to_table"}
