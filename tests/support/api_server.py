@@ -14,7 +14,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator import http
-from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, rerun, runs, stream
+from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, rerun, runs, stream, workflows
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import digest
@@ -96,6 +96,7 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
                     *stream.routes(access, streams),
                     *queue.routes(pool, access, explain=lifecycle.explain),
                     *agents.routes(pool, access),
+                    *workflows.routes(pool, access),
                     *event_log.routes(pool, access),
                     *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
                 ]

@@ -12,6 +12,7 @@ import click
 from kici.cli import client as clients
 from kici.cli.client import Client, ClientError, segment
 from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref
+from kici.cli.tables import echo, print_table, speaks_unicode, time_of, wants_colour
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.wire import api
 
@@ -53,7 +54,7 @@ def list_runs(
         click.echo("No runs found.")
     else:
         header = ("run", "workflow", "status", "repo", "ref", "sha", "started", "duration")
-        _print_table(header, [_row(run) for run in found.runs])
+        print_table(header, [_row(run) for run in found.runs])
         click.echo(f"Showing {len(found.runs)} of {found.total} (offset {found.offset}, limit {found.limit})")
 
 
@@ -68,8 +69,8 @@ def show(run: str, as_json: bool) -> None:
         _print_json({"run": shown, "jobs": jobs})
         return
     for name, value in _facts(shown):
-        _echo(f"{name + ':':<14}{value}")
-    _echo("")
+        echo(f"{name + ':':<14}{value}")
+    echo("")
     _print_run(shown, jobs)
 
 
@@ -83,7 +84,7 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
     """Print the logs of a run, job after job; with --follow as the lines come."""
     from kici.cli.run_logs import LogPrinter, stored
 
-    printer = LogPrinter(_echo, timestamps=timestamps, style=_heading)
+    printer = LogPrinter(echo, timestamps=timestamps, style=_heading)
     with clients.configured() as client:
         run_id = _run_id(client, run)
         if follow:
@@ -131,9 +132,9 @@ def explain(run: str, job: str | None, as_json: bool) -> None:
         _print_json({"jobs": told})
         return
     for one in told if job is not None else [one for one in told if one.waits]:
-        _echo(f"{one.job_name}  {one.status}")
+        echo(f"{one.job_name}  {one.status}")
         for reason in one.reason.split("; "):
-            _echo(f"  {reason}")
+            echo(f"  {reason}")
     if job is None and not any(one.waits for one in told):
         click.echo("no job of this run waits")
 
@@ -273,7 +274,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
         "Message": (run.commit_message or "").split("\n", 1)[0],
         "Event": run.trigger_event,
         "Changed": run.changed,
-        "Started": _time(run.started_at),
+        "Started": time_of(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,
         "Parent": f"{run.parent_run_id} (rerun: {run.rerun_mode or 'all'})" if run.parent_run_id else None,
@@ -294,13 +295,9 @@ def _row(run: api.Run) -> tuple[str, ...]:
         run.repo_identifier,
         short_ref(run.ref),
         run.sha[:7],
-        _time(run.started_at),
+        time_of(run.started_at),
         duration(run.duration_ms),
     )
-
-
-def _time(value: datetime | None) -> str:
-    return "-" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _print_run(run: api.Run, jobs: list[api.Job]) -> None:
@@ -310,14 +307,7 @@ def _print_run(run: api.Run, jobs: list[api.Job]) -> None:
 
         Console(highlight=False).print(rich_tree(run, jobs, now), soft_wrap=True)
     else:
-        print_tree(run, jobs, now, _echo, ascii_only=not _speaks_unicode())
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, two blanks between them, a rule under the header."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, ["-" * width for width in widths], *rows):
-        _echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_tree(run, jobs, now, echo, ascii_only=not speaks_unicode())
 
 
 def _print_json(value: Any) -> None:
@@ -327,16 +317,4 @@ def _print_json(value: Any) -> None:
 
 
 def _heading(text: str) -> str:
-    return click.style(text, fg="cyan") if sys.stdout.isatty() else text
-
-
-def _speaks_unicode() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _echo(text: str) -> None:
-    """A character that the terminal's encoding lacks comes out as `?`."""
-    if not _speaks_unicode():
-        encoding = sys.stdout.encoding or "ascii"
-        text = text.encode(encoding, "replace").decode(encoding)
-    click.echo(text)
+    return click.style(text, fg="cyan") if wants_colour() else text
