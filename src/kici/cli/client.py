@@ -1,7 +1,7 @@
 """How `kici` reaches an orchestrator. The HTTP library is imported with the first request.
 
-URL and token come from `KICI_URL` and `KICI_TOKEN`, else from the file that `kici login` and `kici up` write: `config` below
-`KICI_CONFIG_DIR` or `~/.kici`, JSON with `url` and `token`. The token is sent and never shown.
+URL and token come from `KICI_URL` and `KICI_TOKEN`, else from the file that `kici login` and `kici up` write: see
+`cli.config`. The token is sent and never shown.
 """
 
 from __future__ import annotations

@@ -91,7 +91,12 @@ def _git_hooks(root: Path) -> Path:
     """Also where `core.hooksPath` moves it."""
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "--git-path", "hooks"], cwd=root, capture_output=True, text=True, check=False, timeout=10
+            ["git", "rev-parse", "--git-path", "hooks"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
         )
     except FileNotFoundError:
         raise KiciError("git is not installed") from None

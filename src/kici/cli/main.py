@@ -12,7 +12,11 @@ from kici.program import LazyGroup, run
 _COMMANDS = {
     "compile": ("kici.cli.commands.compile", "compile_", "Write .kici/kici.lock.json from the workflows."),
     "completion": ("kici.cli.commands.completion", "completion", "Print a shell's completion script."),
-    "diagnostics": ("kici.cli.commands.diagnostics", "diagnostics", "Look at what kici needs here, and what is missing."),
+    "diagnostics": (
+        "kici.cli.commands.diagnostics",
+        "diagnostics",
+        "Look at what kici needs here, and what is missing.",
+    ),
     "diff": ("kici.cli.commands.diff", "diff", "Say how the workflows differ from the lock file."),
     "docs": ("kici.cli.commands.docs", "docs", "The documentation that fits this version."),
     "endpoints": ("kici.cli.commands.endpoints", "endpoints", "Where the events come in that the workflows wait for."),

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-import msgspec
 from msgspec import Struct
 
 from kici.errors import KiciError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 DEBOUNCE_S = 0.2
@@ -13,22 +13,18 @@ _NOT_WATCHED = frozenset({"__pycache__", ".venv", ".git", "node_modules"})
 State = frozenset[tuple[str, int, int]]
 
 
-def changes(directory: Path, ignored: frozenset[str], pause: Callable[[float], None] = time.sleep) -> Iterator[State]:
-    """Each time that something has changed and is quiet again. Ends never."""
-    known = state(directory, ignored)
+def changed(
+    directory: Path, ignored: frozenset[str], known: State, pause: Callable[[float], None] = time.sleep
+) -> State:
+    """Returns the new state once it is another one than `known`, and quiet again."""
     while True:
-        pause(DEBOUNCE_S)
         now = state(directory, ignored)
-        if now == known:
-            continue
-        while True:
+        if now != known:
             pause(DEBOUNCE_S)
-            later = state(directory, ignored)
-            if later == now:
-                break
-            now = later
-        known = now
-        yield now
+            if state(directory, ignored) == now:
+                return now
+        else:
+            pause(DEBOUNCE_S)
 
 
 def state(directory: Path, ignored: frozenset[str]) -> State:

@@ -9,9 +9,7 @@ import click
 if TYPE_CHECKING:
     from kici.engine.lockfile import LockFile, Trigger
 
-_OF_THE_ORCHESTRATOR = frozenset(
-    {"manual", "schedule", "kici_event", "workflow_complete", "job_complete", "lifecycle"}
-)
+_OF_THE_ORCHESTRATOR = frozenset({"manual", "schedule", "kici_event", "workflow_complete", "job_complete", "lifecycle"})
 _WEBHOOKS = frozenset({"generic_webhook", "webhook"})
 
 
@@ -61,9 +59,7 @@ def _endpoints(lock: LockFile, base: str) -> list[dict[str, str]]:
             group = "none" if kind in _OF_THE_ORCHESTRATOR else "webhook" if kind in _WEBHOOKS else "git"
             address = {"none": "", "webhook": f"{base}/webhook/{_source(trigger)}"}.get(group, f"{base}/webhook/SOURCE")
             detail = f" ({', '.join(_events(trigger))})" if _events(trigger) else ""
-            found.append(
-                {"workflow": workflow.name, "trigger": kind, "detail": detail, "group": group, "url": address}
-            )
+            found.append({"workflow": workflow.name, "trigger": kind, "detail": detail, "group": group, "url": address})
     return found
 
 
