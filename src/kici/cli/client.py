@@ -51,8 +51,9 @@ class Refused(ClientError):
 class Client:
     """Paths begin below `/api/v1/admin`. Everything that goes wrong is a `ClientError`."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
         self._token = token
         self._http: httpx.Client | None = None
 
@@ -121,7 +122,7 @@ class Client:
             self._http = httpx.Client(
                 base_url=self._url,
                 headers={"authorization": f"Bearer {self._token}"},
-                timeout=TIMEOUT_S,
+                timeout=self._timeout_s,
                 trust_env=not here,  # a proxy from the environment does not lead back to this machine
             )
         return self._http
@@ -135,7 +136,9 @@ class Client:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise ClientError(f"{self._url!r} is not the URL of an orchestrator, like http://127.0.0.1:4000") from error
         except httpx.TimeoutException as error:
-            raise Unreachable(f"the orchestrator at {self._url} did not answer within {TIMEOUT_S:.0f} s") from error
+            raise Unreachable(
+                f"the orchestrator at {self._url} did not answer within {self._timeout_s:.0f} s"
+            ) from error
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"the orchestrator at {self._url} cannot be reached ({error}): is it running? `kici up` starts one"
@@ -162,7 +165,7 @@ class Client:
             ) from error
 
 
-def configured() -> Client:
+def configured(*, timeout_s: float = TIMEOUT_S) -> Client:
     """The client that variables and file describe. Raises `ClientError` where URL or token is missing."""
     url, token = os.environ.get("KICI_URL", ""), os.environ.get("KICI_TOKEN", "")
     if not (url and token):
@@ -176,7 +179,7 @@ def configured() -> Client:
             "no orchestrator is configured: start one with `kici up`, or set KICI_URL and KICI_TOKEN, or `kici login`"
             f" ({config.file()} does not name both)"
         )
-    return Client(url, token)
+    return Client(url, token, timeout_s=timeout_s)
 
 
 def segment(text: str) -> str:

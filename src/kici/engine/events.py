@@ -61,6 +61,8 @@ class Event(Struct, frozen=True, rename="camel"):
     workflow: str = ""
     """Of a manual start: the workflow's name."""
     inputs: dict[str, str] = {}
+    chain_depth: int = 0
+    """How many events of workflows (`ctx.emit`) led to this one; 0 = it came from outside."""
     payload: Any = None
     """Body of the webhook, decoded."""
 

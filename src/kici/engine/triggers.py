@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from kici.engine.lockfile import (
     Trigger,
 )
 from kici.engine.patterns import matches, paths_match, show
+from kici.engine.rules import UNKNOWN, decide
 
 _SKIP = re.compile(r"\[(?:skip ci|ci skip|no ci|skip kici|kici skip)\]", re.IGNORECASE)
 _EVENT_TYPES: dict[type[Trigger], EventType] = {
@@ -117,7 +118,18 @@ def _all_checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[
             ]
         case ManualTrigger():
             checks += [_one_of("workflow name", (workflow.name,), event.workflow)]
-    return checks
+    return [*checks, *_rules(workflow, event)]
+
+
+def _rules(workflow: LockWorkflow, event: Event) -> Iterator[Check]:
+    """Those of the workflow's rules that need no code. The others are asked in each job."""
+    for rule in workflow.rules:
+        if rule.changed is None:
+            continue
+        verdict = decide([rule], event.changed_files)
+        reason = f"rule {rule.label!r}: {UNKNOWN}" if verdict.warning else ""
+        pattern = f"not {', '.join(rule.changed)}" if rule.negated else ", ".join(rule.changed)
+        yield Check("rule", pattern, _shown(event.changed_files), verdict.passed, reason)
 
 
 def _one_of(check: str, allowed: Sequence[str], value: str) -> Check:
@@ -136,8 +148,13 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
         why = f" ({event.changed_since})" if event.changed_since else ""
         reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
         return Check("paths", pattern, "unknown", True, reason)
-    shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
-    return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
+    return Check("paths", pattern, _shown(event.changed_files), paths_match(patterns, event.changed_files))
+
+
+def _shown(changed: Sequence[str] | None) -> str:
+    if changed is None:
+        return "unknown"
+    return ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
 
 
 def _base(event: Event) -> tuple[str, str]:

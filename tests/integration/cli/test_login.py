@@ -159,3 +159,20 @@ async def test_diagnostics_say_what_works_and_what_does_not(parts: Parts, kici: 
     said = await kici("diagnostics")
     assert said.code == 1
     assert "✗ token" in said.out
+
+
+async def test_runs_are_completed_from_what_the_orchestrator_has(parts: Parts, kici: Type, pool: Pool[Record]) -> None:
+    from click.shell_completion import ShellComplete
+
+    await kici("login", "--url", parts.url, "--token", TOKENS["developer"])
+    await pool.execute(
+        """
+        insert into execution_runs (run_id, workflow_name, provider, repo_identifier, ref, sha, workflow_sha,
+                                    routing_key, trigger_event)
+        values ('11111111-0000-4000-8000-000000000001', 'ci', 'internal', 'a/b', '', '1', '1', 'k', 'push'),
+               ('22222222-0000-4000-8000-000000000001', 'ci', 'internal', 'a/b', '', '1', '1', 'k', 'push')
+        """
+    )
+    complete = ShellComplete(program, {}, "kici", "_KICI_COMPLETE")
+    found = await asyncio.to_thread(complete.get_completions, ["runs", "show"], "222")
+    assert [item.value for item in found] == ["22222222-0000-4000-8000-000000000001"]

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kici.cli import names
+
 if TYPE_CHECKING:
     from kici.engine.events import Event
-    from kici.engine.plan import Plan
+    from kici.engine.plan import Plan, PlannedJob
     from kici.engine.triggers import Decision
 
 EVENTS = ("push", "tag", "pr", "dispatch", "generic_webhook", "manual")
@@ -23,7 +25,13 @@ EVENTS = ("push", "tag", "pr", "dispatch", "generic_webhook", "manual")
 @click.option("--base", default="", metavar="REF", help="Compare with where the checkout left this one.")
 @click.option("--source", default="", help="Of a generic webhook: the source's name.")
 @click.option("--name", "event_name", default="", help="Type of a dispatch or a generic webhook.")
-@click.option("--workflow", "only", default="", help="Only this one; of a manual start, the one that is started.")
+@click.option(
+    "--workflow",
+    "only",
+    default="",
+    shell_complete=names.workflows,
+    help="Only this one; of a manual start, the one that is started.",
+)
 @click.option("--json", "as_json", is_flag=True)
 def preview(
     kind: str,
@@ -110,6 +118,8 @@ def _print(decision: Decision, planned: Plan | None) -> None:
         return
     if planned.problem:
         click.echo(f"    fails: {planned.problem}")
+    for warning in planned.warnings:
+        click.echo(f"    warning: {warning}")
     for job in planned.jobs:
         wants = ", ".join(job.requirement.labels)
         after = ", ".join(dict.fromkeys(need.upstream for need in job.needs))
@@ -119,9 +129,18 @@ def _print(decision: Decision, planned: Plan | None) -> None:
             f"after {after}" if after else "",
             f"at most {limit} at once" if limit else "",
             "halts the others if it fails" if job.job.fail_fast else "",
+            f"{', '.join(_dynamic(job))}: decided by init: {job.name}" if job.seed else "",
+            f"skipped: {job.skip}" if job.skip else "",
             job.problem,
         ]
         click.echo(f"    {job.name}  " + "  ".join(detail for detail in details if detail))
+
+
+def _dynamic(job: PlannedJob) -> tuple[str, ...]:
+    """What only running code can tell of it."""
+    if job.seed is None:
+        return ()
+    return job.seed.job.dynamic if job.seed.job else ("jobs",)
 
 
 def _print_json(found: list[tuple[Decision, Plan | None]]) -> None:
@@ -138,10 +157,13 @@ def _print_json(found: list[tuple[Decision, Plan | None]]) -> None:
                     "needs": [need.upstream for need in job.needs],
                     "maxParallel": job.job.max_parallel,
                     "failFast": job.job.fail_fast,
+                    "dynamic": _dynamic(job),
+                    "skip": job.skip,
                     "problem": job.problem,
                 }
                 for job in (planned.jobs if planned else ())
             ],
+            "warnings": planned.warnings if planned else (),
         }
         for decision, planned in found
     ]

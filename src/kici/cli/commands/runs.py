@@ -10,8 +10,9 @@ from typing import Any, Literal
 import click
 
 from kici.cli import client as clients
+from kici.cli import names
 from kici.cli.client import Client, ClientError, segment
-from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref
+from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref, summaries
 from kici.cli.tables import echo, print_table, speaks_unicode, time_of, wants_colour
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.wire import api
@@ -59,10 +60,10 @@ def list_runs(
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show a run with its jobs and steps: how long they took, why they wait, what went wrong."""
+    """Show a run with its jobs and steps: how long they took, why they wait, what went wrong, what they tell."""
     with clients.configured() as client:
         shown, jobs = _whole(client, _run_id(client, run))
     if as_json:
@@ -72,10 +73,14 @@ def show(run: str, as_json: bool) -> None:
         echo(f"{name + ':':<14}{value}")
     echo("")
     _print_run(shown, jobs)
+    for heading, markdown in summaries(jobs):
+        echo("")
+        echo(_heading(heading))
+        echo(markdown)
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--job", help="Only of this job, named with or without its matrix values.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 @click.option("--timestamps", is_flag=True, help="Each line with its time.")
@@ -104,7 +109,7 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.argument("job", required=False)
 @json_option
 def explain(run: str, job: str | None, as_json: bool) -> None:
@@ -140,7 +145,7 @@ def explain(run: str, job: str | None, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--force", is_flag=True, help="Kill at once, without the grace period.")
 @json_option
 def cancel(run: str, force: bool, as_json: bool) -> None:
@@ -156,7 +161,7 @@ def cancel(run: str, force: bool, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("workflow")
+@click.argument("workflow", shell_complete=names.workflows)
 @click.option("--ref", default="", help="Branch, tag or full commit id; the default branch if left out.")
 @click.option("--repo", default="", help="Repository; may be left out where the orchestrator knows only one.")
 @click.option("--input", "inputs", multiple=True, metavar="KEY=VALUE", help="For the workflow; may be repeated.")
@@ -176,7 +181,7 @@ def start(workflow: str, ref: str, repo: str, inputs: tuple[str, ...], as_json: 
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--failed", is_flag=True, help="Only the jobs that did not succeed, and all that need them.")
 @click.option("--job", default="", help="Only this job (all its combinations, or one), and all that need it.")
 @click.option(

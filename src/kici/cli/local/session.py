@@ -212,5 +212,5 @@ def _planned(workflow: LockWorkflow, event: Event, wanted: Wanted, settings: Set
     planned = plan.plan(workflow, event)
     if planned.problem:
         raise KiciError(f"{workflow.name}: {planned.problem}")
-    board = Board(planned, wanted.jobs)
+    board = Board(planned, event, wanted.jobs)
     return LocalRun(f"local-{secrets.token_hex(4)}", workflow, event, board, settings, terminal)
