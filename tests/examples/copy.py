@@ -35,7 +35,9 @@ class Copy:
             "HOME": str(home),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("src")),
         }
-        shutil.copytree(source, root, ignore=shutil.ignore_patterns("__pycache__", ".venv", "dist", "build"))
+        shutil.copytree(
+            source, root, ignore=shutil.ignore_patterns("__pycache__", ".venv", "dist", "build", ".ruff_cache")
+        )
 
     async def make(self, example: Example) -> None:
         """Commit it, and check its lock file."""
