@@ -32,3 +32,9 @@ class MatrixError(EngineError):
     """A matrix gives no combination, or too many."""
 
     code = "matrix_expansion"
+
+
+class EvaluationError(EngineError):
+    """What the functions of a workflow gave is too large, cannot be read, or cannot be so in its run."""
+
+    code = "evaluation_invalid"

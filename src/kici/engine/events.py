@@ -50,6 +50,10 @@ class Event(Struct, frozen=True, rename="camel"):
     """The branch or tag was deleted: nothing can run."""
     changed_files: tuple[str, ...] | None = None
     """None = unknown: path filters then match, with a warning."""
+    changed_base: str = ""
+    """Commit that they were compared with, by `engine.changed`; empty if none was."""
+    changed_since: str = ""
+    """What that commit is, in words, or why nothing is known; empty if nobody has asked."""
     source: str = ""
     """Of a generic webhook: the source's name."""
     event_name: str = ""
@@ -57,6 +61,8 @@ class Event(Struct, frozen=True, rename="camel"):
     workflow: str = ""
     """Of a manual start: the workflow's name."""
     inputs: dict[str, str] = {}
+    chain_depth: int = 0
+    """How many events of workflows (`ctx.emit`) led to this one; 0 = it came from outside."""
     payload: Any = None
     """Body of the webhook, decoded."""
 

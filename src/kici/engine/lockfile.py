@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -311,25 +312,43 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(LockFile)
 
 
+_PLAIN = (str, int, bool, NoneType, float)
+
+
+class _Written(Struct, frozen=True):
+    """How structs of one type are written."""
+
+    fields: tuple[tuple[str, str, Any], ...]
+    """Name, key in the file, default."""
+    tag: dict[str, str]
+
+
 def _written(value: Any) -> Any:
     """What stands in the file. Not left to `omit_defaults`, which compares by identity: 30000 is not always 30000."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Struct):
-        written = {
-            one.encode_name: _written(getattr(value, one.name))
-            for one in _fields(type(value))
-            if one.required or getattr(value, one.name) != _default(one)
-        }
-        config = value.__struct_config__
-        return written if config.tag is None else written | {str(config.tag_field): config.tag}
+        how = _how(type(value))
+        written = dict(how.tag)
+        for name, key, default in how.fields:
+            one = getattr(value, name)
+            if one is not default and one != default:
+                written[key] = one if type(one) in _PLAIN else _written(one)
+        return written
     if isinstance(value, dict):
         return {key: _written(one) for key, one in value.items()}
     return [_written(one) for one in value] if isinstance(value, tuple) else value
 
 
 @cache
-def _fields(of: type[Struct]) -> tuple[FieldInfo, ...]:
-    return fields(of)
+def _how(of: type[Struct]) -> _Written:
+    config = of.__struct_config__
+    tag = {} if config.tag is None else {str(config.tag_field): str(config.tag)}
+    return _Written(tuple((one.name, one.encode_name, _default(one)) for one in fields(of)), tag)
 
 
 def _default(one: FieldInfo) -> Any:
+    """`NODEFAULT`, which no value is, for a required field."""
+    if one.required:
+        return msgspec.NODEFAULT
     return one.default if one.default is not msgspec.NODEFAULT else one.default_factory()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from kici.engine import changed
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import (
     DispatchTrigger,
@@ -20,6 +21,7 @@ from kici.engine.lockfile import (
     Trigger,
 )
 from kici.engine.patterns import matches, paths_match, show
+from kici.engine.rules import UNKNOWN, decide
 
 _SKIP = re.compile(r"\[(?:skip ci|ci skip|no ci|skip kici|kici skip)\]", re.IGNORECASE)
 _EVENT_TYPES: dict[type[Trigger], EventType] = {
@@ -51,6 +53,10 @@ class Decision(Struct, frozen=True, rename="camel"):
     checks: tuple[Check, ...] = ()
     """Of the trigger that matched; of all of them if none did."""
     warnings: tuple[str, ...] = ()
+    changed: str = ""
+    """How many files counted as changed, and since which commit; empty if nothing has asked."""
+    changed_base: str = ""
+    """That commit; empty if it is not known which files changed."""
 
 
 def match(workflow: LockWorkflow, event: Event) -> Decision:
@@ -65,9 +71,9 @@ def match(workflow: LockWorkflow, event: Event) -> Decision:
         if all(check.passed for check in checks):
             warnings = tuple(check.reason for check in checks if check.reason)
             summary = f"Matched trigger {index + 1} ({_name(trigger)})"
-            return Decision(workflow.name, True, summary, index, tuple(checks), warnings)
+            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, *_base(event))
         failed.extend(checks)
-    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed))
+    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), *_base(event))
 
 
 def skip_requested(message: str) -> str | None:
@@ -112,7 +118,18 @@ def _all_checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[
             ]
         case ManualTrigger():
             checks += [_one_of("workflow name", (workflow.name,), event.workflow)]
-    return checks
+    return [*checks, *_rules(workflow, event)]
+
+
+def _rules(workflow: LockWorkflow, event: Event) -> Iterator[Check]:
+    """Those of the workflow's rules that need no code. The others are asked in each job."""
+    for rule in workflow.rules:
+        if rule.changed is None:
+            continue
+        verdict = decide([rule], event.changed_files)
+        reason = f"rule {rule.label!r}: {UNKNOWN}" if verdict.warning else ""
+        pattern = f"not {', '.join(rule.changed)}" if rule.negated else ", ".join(rule.changed)
+        yield Check("rule", pattern, _shown(event.changed_files), verdict.passed, reason)
 
 
 def _one_of(check: str, allowed: Sequence[str], value: str) -> Check:
@@ -128,10 +145,20 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
     if not patterns:
         return Check("paths", pattern, "", True)
     if event.changed_files is None:
-        reason = "it is not known which files changed, so the path filter lets the event pass"
+        why = f" ({event.changed_since})" if event.changed_since else ""
+        reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
         return Check("paths", pattern, "unknown", True, reason)
-    shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
-    return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
+    return Check("paths", pattern, _shown(event.changed_files), paths_match(patterns, event.changed_files))
+
+
+def _shown(changed: Sequence[str] | None) -> str:
+    if changed is None:
+        return "unknown"
+    return ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
+
+
+def _base(event: Event) -> tuple[str, str]:
+    return changed.told(event), event.changed_base
 
 
 def _name(trigger: Trigger) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from kici.engine.lockfile import (
@@ -215,7 +216,9 @@ def _check_hook(hook: Hook, subject: str) -> None:
 
 
 def _check_takes_ctx(function: Any, subject: str, location: Location) -> None:
-    import inspect
+    if _plainly_takes_one(function):
+        return
+    import inspect  # ten milliseconds, which most compiles do without
 
     try:
         inspect.signature(function).bind(None)
@@ -223,3 +226,15 @@ def _check_takes_ctx(function: Any, subject: str, location: Location) -> None:
         refuse(subject, "its function takes one argument, ctx: write `async def name(ctx: Ctx) -> …`", location)
     except ValueError:  # written in C: nobody can tell
         return
+
+
+def _plainly_takes_one(function: Any) -> bool:
+    """A function of Python's own with one parameter; False also for what only `inspect` could tell."""
+    code = getattr(function, "__code__", None)
+    return (
+        type(function) is FunctionType
+        and not hasattr(function, "__wrapped__")
+        and code is not None
+        and code.co_argcount == 1
+        and code.co_kwonlyargcount == 0
+    )
