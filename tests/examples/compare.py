@@ -16,6 +16,7 @@ class JobEnd(Struct, frozen=True):
     status: str
     reason: str = ""
     outputs: Mapping[str, Any] = {}
+    steps: Mapping[str, str] = {}
 
 
 class RunEnd(Struct, frozen=True):
@@ -56,9 +57,13 @@ def of_run(expected: Run, end: RunEnd) -> Iterator[str]:
             yield f"{name} ended as {job.status}, not as {' or '.join(allowed)}: {job.reason or 'no reason is said'}"
         if expected.reasons.get(name, "") not in job.reason:
             yield f"{name} says {job.reason!r}, which has no {expected.reasons[name]!r}"
+        for step, status in expected.steps.get(name, {}).items():
+            if job.steps.get(step) != status:
+                yield f"step {step!r} of {name} ended as {job.steps.get(step)}, not as {status}"
         for step, value in expected.outputs.get(name, {}).items():
             yield from _value(f"output {step} of {name}", value, job.outputs.get(step))
-    for name in sorted((expected.outputs.keys() | expected.reasons.keys()) - expected.jobs.keys()):
+    named = expected.outputs.keys() | expected.reasons.keys() | expected.steps.keys()
+    for name in sorted(named - expected.jobs.keys()):
         yield f"something is expected of {name}, which is not among the expected jobs"
     if end.artifacts is not None:
         yield from _names("is an artifact", expected.artifacts, end.artifacts)

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.examples.compare import Foreseen, JobEnd, RunEnd
 from tests.examples.expectation import Example, Preview, Run
@@ -77,9 +78,7 @@ class Copy:
         if not said.startswith("{"):
             raise Failed(f"kici run local says no JSON: {said}")
         only = json.loads(said)["workflows"][0]
-        jobs = {
-            job["name"]: JobEnd(job["status"], job.get("error", ""), job.get("outputs", {})) for job in only["jobs"]
-        }
+        jobs = {job["name"]: _job(job) for job in only["jobs"]}
         return RunEnd(only["status"], jobs)
 
     async def change(self, run: Run) -> str:
@@ -112,3 +111,8 @@ class Copy:
             words = " ".join(argv).removeprefix(f"{sys.executable} -m ")
             raise Failed(f"{words} ended with {process.returncode}: {out.decode()}{err.decode()}")
         return out.decode() or ("" if check else err.decode())
+
+
+def _job(job: Mapping[str, Any]) -> JobEnd:
+    steps = {step["name"]: step["status"] for step in job["steps"]}
+    return JobEnd(job["status"], job.get("error", ""), job.get("outputs", {}), steps)

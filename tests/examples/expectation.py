@@ -38,6 +38,8 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True):
     """All jobs → how each ends, or how it may end."""
     reasons: Mapping[str, str] = {}
     """Job → a part of what is said about its end."""
+    steps: Mapping[str, Mapping[str, str]] = {}
+    """Job → step → how it ends. Steps that are not named are not looked at."""
     outputs: Mapping[str, Mapping[str, Any]] = {}
     """Job → step → what it returned; `"*"` for anything, in place of any part of it. Others are not looked at."""
     artifacts: tuple[str, ...] = ()

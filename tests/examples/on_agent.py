@@ -60,4 +60,5 @@ async def _end(up: Stack, run_id: str) -> RunEnd:
 
 
 def _job(job: dict[str, Any]) -> JobEnd:
-    return JobEnd(job["status"], job.get("errorMessage") or "", job.get("outputs") or {})
+    steps = {step["stepName"]: step["status"] for step in job["steps"]}
+    return JobEnd(job["status"], job.get("errorMessage") or "", job.get("outputs") or {}, steps)

@@ -16,10 +16,12 @@ EXPECTED = Run(
     workflow="ci",
     jobs={"build": "success", "test": ("success", "skipped")},
     reasons={"test": "this Python"},
+    steps={"build": {"pack": "success"}},
     outputs={"build": {"wheel": {"version": "1.0", "sha256": "*"}}},
     artifacts=("wheel",),
 )
-BUILD = JobEnd("success", outputs={"wheel": {"version": "1.0", "sha256": "abc"}, "other": 1})
+STEPS = {"pack": "success", "check": "failed"}
+BUILD = JobEnd("success", outputs={"wheel": {"version": "1.0", "sha256": "abc"}, "other": 1}, steps=STEPS)
 TEST = JobEnd("skipped", "the agent has not this Python")
 
 
@@ -56,12 +58,19 @@ def test_artifacts_are_not_looked_at_where_none_are_kept() -> None:
             "test says 'a need failed', which has no 'this Python'",
         ),
         (
-            RunEnd("success", {"build": JobEnd("success"), "test": TEST}),
+            RunEnd("success", {"build": JobEnd("success", steps=STEPS), "test": TEST}),
             "output wheel of build is None, not {'version': '1.0', 'sha256': '*'}",
         ),
         (
-            RunEnd("success", {"build": JobEnd("success", outputs={"wheel": {"version": "1.0"}}), "test": TEST}),
+            RunEnd(
+                "success",
+                {"build": JobEnd("success", outputs={"wheel": {"version": "1.0"}}, steps=STEPS), "test": TEST},
+            ),
             "output wheel of build, sha256 is None, not '*'",
+        ),
+        (
+            RunEnd("success", {"build": JobEnd("success", outputs=BUILD.outputs), "test": TEST}),
+            "step 'pack' of build ended as None, not as success",
         ),
         (
             RunEnd("success", {"build": BUILD, "test": TEST}, ()),
