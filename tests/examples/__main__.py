@@ -27,6 +27,8 @@ from tests.examples.expectation import Example, Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AT_ONCE = 2
+SHOWN = 4_000
+"""Characters of a failure: it may carry the logs of a coordinator and an agent."""
 
 
 def main() -> int:
@@ -84,7 +86,7 @@ class _Trial:
                 work = self._here(copy, example) if place == "here" else self._agent(copy, example)
                 problems = [problem async for problem in work]
         except (Failed, AssertionError, TimeoutError) as error:
-            problems = [str(error) or type(error).__name__]
+            problems = [(str(error) or type(error).__name__)[:SHOWN]]
         took = f"{time.monotonic() - began:.1f} s"
         if problems:
             self._failed.add(name)

@@ -13,6 +13,7 @@ from tests.examples.expectation import Example, Run
 from tests.support import stack
 from tests.support.stack import Stack
 
+APPEARS_S = 30
 RUN_S = 120
 
 
@@ -49,7 +50,7 @@ async def _run_of(up: Stack, sha: str, wanted: Run) -> str:
     async def look() -> str | None:
         return next((one["runId"] for one in await up.runs(sha) if one["workflowName"] == wanted.workflow), None)
 
-    return await up.until(look, f"a run of {wanted.workflow} for the {wanted.event}", RUN_S)
+    return await up.until(look, f"a run of {wanted.workflow} for the {wanted.event}", APPEARS_S)
 
 
 async def _end(up: Stack, run_id: str) -> RunEnd:
