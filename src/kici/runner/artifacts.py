@@ -32,7 +32,8 @@ class Artifacts:
         async def download() -> list[str]:
             directory = os.path.join(self._root, into)
             os.makedirs(directory, exist_ok=True)
-            return await _unpacked(directory, self._transfers.fetch(name))
+            unpacked = await _unpacked(directory, self._transfers.fetch(name))
+            return [os.path.normpath(os.path.join(into, path)) for path in unpacked]
 
         return Doing(self._activity, download)
 
