@@ -32,3 +32,21 @@ class MatrixError(EngineError):
     """A matrix gives no combination, or too many."""
 
     code = "matrix_expansion"
+
+
+class CronError(EngineError):
+    """A cron expression or its time zone cannot be used."""
+
+    code = "cron_invalid"
+
+
+class PathError(EngineError):
+    """A path into a payload is not one."""
+
+    code = "path_invalid"
+
+
+class InputError(EngineError):
+    """Inputs that the trigger does not take. The message names each."""
+
+    code = "input_invalid"

@@ -8,12 +8,12 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kici.engine import labels, matrix, patterns, templates
+from kici.engine import labels, matrix, patterns, templates, trigger_problems
 from kici.engine.concurrency import MAX_GROUP_CHARS
 from kici.engine.errors import EngineError, MatrixError, TemplateError
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB
-from kici.engine.lockfile import LockConcurrency, LockFile, LockJob, LockWorkflow, Pattern, Trigger
+from kici.engine.lockfile import LockConcurrency, LockFile, LockJob, LockWorkflow
 
 MAX_JOBS_PER_RUN = 1_000
 
@@ -140,9 +140,7 @@ def _group(template: str, values: Mapping[str, str]) -> str:
 def _workflow_problems(workflow: LockWorkflow) -> Iterator[str]:
     if not workflow.jobs:
         yield "it has no jobs"
-    for trigger in workflow.triggers:
-        for pattern in _patterns(trigger):
-            yield from _refusal(partial(patterns.check, pattern), "a trigger")
+    yield from trigger_problems.problems(workflow.triggers)
     yield from (f"two jobs are called {name!r}: rename one" for name in _twice([job.name for job in workflow.jobs]))
     yield from _concurrency_problems(workflow.concurrency, "the workflow")
     names = {job.name for job in workflow.jobs}
@@ -199,13 +197,6 @@ def _concurrency_problems(concurrency: LockConcurrency | None, where: str) -> It
         yield f"{where} has a concurrency of max {concurrency.max}; it is at least 1"
     if concurrency.pending not in ("keep-latest", "queue"):
         yield f"{where} has concurrency pending={concurrency.pending!r}; it is 'keep-latest' or 'queue'"
-
-
-def _patterns(trigger: Trigger) -> Iterator[Pattern]:
-    for name in ("branches", "paths", "patterns", "target", "source"):
-        value = getattr(trigger, name, ())
-        if isinstance(value, tuple):
-            yield from value
 
 
 def _refusal(check: Callable[[], object], where: str) -> Iterator[str]:

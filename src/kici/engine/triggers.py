@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from msgspec import Struct
 
-from kici.engine.events import Event, EventType
-from kici.engine.lockfile import (
-    DispatchTrigger,
-    GenericWebhookTrigger,
-    LockWorkflow,
-    ManualTrigger,
-    Pattern,
-    PrTrigger,
-    PushTrigger,
-    TagTrigger,
-    Trigger,
-)
-from kici.engine.patterns import matches, paths_match, show
+from kici.engine.events import Event
+from kici.engine.lock_triggers import RegisteredTrigger, Trigger
+from kici.engine.lockfile import LockWorkflow
+from kici.engine.trigger_checks import Check, checks_of
+
+__all__ = ["Check", "Decision", "match", "needs_registration", "skip_requested"]
 
 _SKIP = re.compile(r"\[(?:skip ci|ci skip|no ci|skip kici|kici skip)\]", re.IGNORECASE)
-_EVENT_TYPES: dict[type[Trigger], EventType] = {
-    PushTrigger: EventType.PUSH,
-    TagTrigger: EventType.TAG,
-    PrTrigger: EventType.PULL_REQUEST,
-    DispatchTrigger: EventType.DISPATCH,
-    GenericWebhookTrigger: EventType.GENERIC_WEBHOOK,
-    ManualTrigger: EventType.MANUAL,
-}
-
-
-class Check(Struct, frozen=True, rename="camel"):
-    """One comparison that was made."""
-
-    check: str
-    pattern: str
-    value: str
-    passed: bool
-    reason: str = ""
 
 
 class Decision(Struct, frozen=True, rename="camel"):
@@ -76,62 +50,21 @@ def skip_requested(message: str) -> str | None:
     return found[0] if found else None
 
 
+def needs_registration(trigger: Trigger) -> bool:
+    """Whether the trigger exists only once the workflow has reached the default branch. The others are looked up in
+    the lock file at the event's own commit, or at the head of the branch that decides.
+    """
+    return isinstance(trigger, RegisteredTrigger)
+
+
 def _checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[Check]:
     """Up to the first one that fails."""
     checks = []
-    for check in _all_checks(workflow, trigger, event):
+    for check in checks_of(workflow, trigger, event):
         checks.append(check)
         if not check.passed:
             break
     return checks
-
-
-def _all_checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[Check]:
-    wanted = _EVENT_TYPES[type(trigger)]
-    checks = [Check("event type", wanted, event.type, event.type is wanted)]
-    if event.type is not wanted:
-        return checks
-    match trigger:
-        case PushTrigger():
-            checks += [_list("branch", trigger.branches, event.branch), _paths(trigger.paths, event)]
-        case TagTrigger():
-            checks += [_list("tag pattern", trigger.patterns, event.tag)]
-        case PrTrigger():
-            checks += [
-                _one_of("action", trigger.events, event.action),
-                _list("target branch", trigger.target, event.base_branch),
-                _list("source branch", trigger.source, event.branch),
-                _paths(trigger.paths, event),
-            ]
-        case DispatchTrigger():
-            checks += [_one_of("dispatch type", trigger.types, event.event_name)]
-        case GenericWebhookTrigger():
-            checks += [
-                _one_of("source", (trigger.source,), event.source),
-                _one_of("event type filter", trigger.events, event.event_name),
-            ]
-        case ManualTrigger():
-            checks += [_one_of("workflow name", (workflow.name,), event.workflow)]
-    return checks
-
-
-def _one_of(check: str, allowed: Sequence[str], value: str) -> Check:
-    return Check(check, ", ".join(allowed), value, not allowed or value in allowed)
-
-
-def _list(check: str, patterns: Sequence[Pattern], value: str) -> Check:
-    return Check(check, ", ".join(map(show, patterns)), value, matches(patterns, value))
-
-
-def _paths(patterns: Sequence[str], event: Event) -> Check:
-    pattern = ", ".join(patterns)
-    if not patterns:
-        return Check("paths", pattern, "", True)
-    if event.changed_files is None:
-        reason = "it is not known which files changed, so the path filter lets the event pass"
-        return Check("paths", pattern, "unknown", True, reason)
-    shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
-    return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
 
 
 def _name(trigger: Trigger) -> str:
