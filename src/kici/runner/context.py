@@ -8,18 +8,21 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from kici.engine.events import Event
 from kici.runner.artifacts import Artifacts, Transfers
 from kici.runner.environment import Environment
+from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Options, ShCommand, command
 from kici.sdk.errors import SecretNotFound
 from kici.sdk.facts import Git, JobFacts, Matrix, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
+
+T = TypeVar("T")
 
 _MAX_MASK_CHARS = 65_536
 
@@ -133,6 +136,9 @@ class StepContext:
     @property
     def inputs(self) -> Mapping[str, str]:
         return MappingProxyType(self._state.facts.event.inputs)
+
+    def inputs_as(self, of: type[T], /) -> T:
+        return typed_inputs(of, self._state.facts.event.inputs)
 
     @property
     def git(self) -> Git:

@@ -198,7 +198,7 @@ NORMALIZED = {
         branch="main",
         repo="Codertocat/Hello-World",
         actor="Codertocat",
-        inputs={"target": "staging", "dry": "true", "count": "3"},
+        inputs={"target": "staging", "dry": "true", "count": "3", "list": "[1]"},
         payload=GITHUB_DISPATCH,
     ),
     "generic with a signature": Event(

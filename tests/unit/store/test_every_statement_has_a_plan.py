@@ -44,7 +44,11 @@ COLD = {
         "logs.forgotten",
         "logs.drop_partition",
     },
-    "by a key, of a table that does not grow with what happens": {"tokens.touch_admin", "tokens.touch_agent"},
+    "by a key, of a table that does not grow with what happens": {
+        "tokens.touch_admin",
+        "tokens.touch_agent",
+        "registrations.workflow",
+    },
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},

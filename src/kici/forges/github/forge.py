@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kici.engine.events import Event, EventType
+from kici.engine.inputs import texts
 from kici.forges import payload as payloads
 from kici.forges.contract import Body, ForgeError, Headers, Identity, Ignored, Normalized, Source, Unreadable
 from kici.forges.github import payloads as github
@@ -145,12 +146,8 @@ def _of_dispatch(body: Body, source: Source) -> Normalized:
 
 
 def _inputs(client_payload: dict[str, Any]) -> dict[str, str]:
-    """Text as it is, other scalars as JSON writes them; lists and objects stay in the payload."""
-    return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in client_payload.items()
-        if isinstance(value, (str, bool, int, float))
-    }
+    """As text. Lists and objects too, as JSON writes them: an input that is none must not get lost unseen."""
+    return texts(client_payload)
 
 
 def _clone_url(repository: github.Repository, source: Source) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kici.engine import triggers
+from kici.engine import inputs, triggers
+from kici.engine.errors import InputError
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockWorkflow
 from kici.forges.git.remote import LOCAL_PREFIX, Remote
@@ -70,14 +71,26 @@ def plan_matching(
     *,
     may_have_twin: bool = False,
 ) -> Result:
-    """Match, and plan a run for each workflow that wants the event."""
+    """Match, and plan a run for each workflow that wants the event and takes its inputs.
+
+    Inputs that nobody takes fail the event; those that only some take are told as a warning.
+    """
     found = matching.match_all(workflows, subject.event)
-    runs = []
+    runs, refused = [], []
     for one in found.matched:
-        run, jobs = new_runs.build(claim, subject, one.workflow, one.decision, place)
+        try:
+            its_own = replace(subject, event=inputs.applied(one.trigger, subject.event))
+        except InputError as error:
+            refused.append(f"{one.workflow.name}: {error}")
+            continue
+        run, jobs = new_runs.build(claim, its_own, one.workflow, one.decision, place)
         runs.append(Planned(run, jobs, may_have_twin))
-    result = _ends(subject.event, "processed")
-    return results.with_runs(replace(result, ended=replace(result.ended, warnings=found.remarks)), runs)
+    if refused and not runs:
+        result = _ends(subject.event, "failed", "; ".join(refused))
+    else:
+        result = _ends(subject.event, "processed")
+    warnings = [*found.remarks, *(refused if runs else ())]
+    return results.with_runs(replace(result, ended=replace(result.ended, warnings=warnings)), runs)
 
 
 async def _with_commit(parts: Parts, remote: Remote, subject: Subject) -> Subject | None:
