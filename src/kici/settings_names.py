@@ -105,7 +105,6 @@ _LATER_BEGIN: Final = (
     "KICI_ROSTER_",
     "KICI_SCALER_",
     "KICI_STALE_DETECTOR_",
-    "KICI_USER_CACHE_",
 )
 
 

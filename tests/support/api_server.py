@@ -14,8 +14,23 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator import http
-from kici.orchestrator.api import agents, artifacts, event_log, logs, queue, rerun, runs, stream
+from kici.orchestrator.api import (
+    agents,
+    artifacts,
+    caches,
+    emit,
+    event_log,
+    job_context,
+    logs,
+    queue,
+    rerun,
+    runs,
+    secret_outputs,
+    stream,
+)
 from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.caches.entries import Caches, Limits
+from kici.orchestrator.dispatch.orders import Place
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import digest
 from kici.orchestrator.logs.compact import CompactLogs
@@ -24,6 +39,8 @@ from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.secrets.job_outputs import SecretOutputs
+from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.services import Stage, run_stages
 from kici.orchestrator.settings import Settings
 from kici.orchestrator.store.database import Db
@@ -82,6 +99,7 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
     objects = open_objects(Settings(storage_fs_path=folder / "objects"))
     access, notifier, listener, lifecycle = Access(pool), Notifier(pool), Listener(database_url), Lifecycle()
     writer = LogWriter(pool, notifier)
+    outputs = SecretOutputs(KeyRing({1: bytes(32)}))
     compactor = CompactLogs(pool, objects, listener, notifier, CompactSettings())
     feed = RunFeed(listener)
     streams = stream.RunStream(pool, objects, feed, lifecycle.explain, stream.Settings(poll_s=30, logs_s=0.3))
@@ -98,6 +116,10 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
                     *agents.routes(pool, access),
                     *event_log.routes(pool, access),
                     *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
+                    *caches.routes(pool, access, Caches(pool, objects, Limits(quota_bytes=20_000_000))),
+                    *emit.routes(pool, access, notifier),
+                    *job_context.routes(pool, access, Place("http://kici.test"), outputs),
+                    *secret_outputs.routes(pool, access, outputs),
                 ]
             ),
             listening,

@@ -42,6 +42,8 @@ from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
+from kici.orchestrator.secrets.job_outputs import SecretOutputs
+from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.services import Service, Stage, run_stages
 from kici.orchestrator.store import lease, sessions, tokens
 from kici.orchestrator.store.database import create_pool
@@ -182,7 +184,11 @@ async def running(
     one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, interval, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        routes = [*agent_socket.routes(one.sockets), *job_context.routes(pool, one.access, Place("http://kici.test"))]
+        outputs = SecretOutputs(KeyRing({1: bytes(32)}))
+        routes = [
+            *agent_socket.routes(one.sockets),
+            *job_context.routes(pool, one.access, Place("http://kici.test"), outputs),
+        ]
         server = http.HttpServer(http.application(routes), listening)
         await one.lease.run_once()
         told: list[Service] = [one.notifier, one.listener] if hearing else []

@@ -23,7 +23,7 @@ WAITING = 1_000_000
 HISTORY = 1_000_000
 """Rows of runs, jobs, steps and events that have ended, together."""
 
-REFERRING = ("event_payloads", "execution_job_needs", "execution_jobs")
+REFERRING = ("event_payloads", "execution_job_needs", "secret_outputs", "execution_jobs")
 """Tables that refer to those below, and so become unlogged before them."""
 TABLES = ("dispatch_queue", "execution_runs", "execution_jobs", "execution_steps", "event_log")
 BESIDE = ("execution_job_needs", "artifacts", "outbox", "log_chunks_2026010203", "concurrency_groups")

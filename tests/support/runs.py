@@ -62,14 +62,16 @@ async def make_run(
     *,
     repo: str = "local/demo",
     problems: Sequence[str] = (),
+    skipped: Sequence[str] = (),
     reused: Mapping[str, Reused] | None = None,
     timeout_ms: int | None = None,
     concurrency: LockConcurrency | None = None,
     scope: str = "",
     **event: Any,
 ) -> Made:
-    """`problems` names jobs that fail at birth, `reused` those that are taken over from an earlier run. `concurrency`
-    is the whole run's, `scope` that of its groups: by default the repository's."""
+    """`problems` names jobs that fail at birth, `skipped` those whose rules do not want them, `reused` those that are
+    taken over from an earlier run. `concurrency` is the whole run's, `scope` that of its groups: by default the
+    repository's."""
     happened = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo, **event)
     new: list[NewJob] = []
     planned = plan(workflow("ci", jobs=jobs, concurrency=concurrency), happened)
@@ -88,6 +90,7 @@ async def make_run(
                 requirement=one.requirement,
                 concurrency_group=one.concurrency_group,
                 problem="it cannot be made" if one.name in problems else "",
+                skip="no file below docs/ has changed" if one.name in skipped else "",
                 reused=(reused or {}).get(one.name),
             )
         )

@@ -24,6 +24,8 @@ class Web:
         self.requests: list[tuple[str, str, str]] = []
         """Method, path with query, authorization."""
         self.redirect_to = ""
+        self.unavailable = 0
+        """So many requests more are answered with 503."""
         self.git_allowed = threading.Event()
         self.git_allowed.set()
         self.git_asked = threading.Event()
@@ -67,6 +69,9 @@ class Web:
             request.send_header("location", self.redirect_to + request.path)
             request.send_header("content-length", "0")
             request.end_headers()
+        elif self.unavailable:
+            self.unavailable -= 1
+            _send(request, 503, b'{"error": "not now"}')
         elif self.authorization and given != self.authorization:
             _send(request, 403, b'{"error": "this token opens nothing here"}')
         elif parts.path.startswith("/git/"):

@@ -14,6 +14,7 @@ from kici.program import LazyGroup, run
 
 _GROUPS = {
     "agent": ("kici.admin.commands.agent", "group", "Tokens that let agents connect."),
+    "caches": ("kici.admin.commands.caches", "group", "Entries of the caches of jobs."),
     "concurrency": ("kici.admin.commands.concurrency", "group", "Concurrency groups: who holds a slot, who waits."),
     "queue": ("kici.admin.commands.queue", "group", "The queue: what waits and why, pauses, caps."),
     "source": ("kici.admin.commands.source", "group", "Senders of webhooks: GitHub and others."),

@@ -1,4 +1,5 @@
-"""What the job knows about its run: inside the dispatch, or fetched when it is too large for a message."""
+"""What the job knows about its run: inside the dispatch, or fetched when it is too large for a message or holds
+secrets."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ import msgspec
 from kici.agent.errors import PreparationFailed, TransferFailed
 from kici.agent.job_api import JobApi, check
 from kici.wire.agent import Dispatch
-from kici.wire.context import JobContext
+from kici.wire.context import AgentFacts, JobContext
 
 TRIES = 3
 
 
-async def load(dispatch: Dispatch, api: JobApi) -> JobContext:
-    """Raises `PreparationFailed`."""
-    if dispatch.context is not None:
-        return dispatch.context
+async def load(dispatch: Dispatch, api: JobApi, agent: AgentFacts) -> JobContext:
+    """With what this agent knows of itself. Raises `PreparationFailed`."""
+    known = dispatch.context or await _fetch_again(api)
+    return msgspec.structs.replace(known, agent=agent)
+
+
+async def _fetch_again(api: JobApi) -> JobContext:
     for tries_left in reversed(range(TRIES)):
         try:
             return await _fetch(api)

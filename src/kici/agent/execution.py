@@ -284,7 +284,7 @@ class Execution:
     def _job_ended(self, ended: JobEnded) -> JobEnded:
         assert self._job
         self._check(self._running is None, "end of the job while a step runs")
-        self._check(ended.status in ("success", "failed", "cancelled"), f"job status {ended.status!r}")
+        self._check(ended.status in ("success", "failed", "cancelled", "drift_dropped"), f"job status {ended.status!r}")
         if ended.status == "success":
             complete = self._done[0] == len(self._job.steps) - 1 and not self._again
             self._check(complete, f"success after {self._done[0] + 1} of {len(self._job.steps)} steps")

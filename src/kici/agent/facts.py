@@ -7,10 +7,13 @@ import platform
 import shutil
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from kici.agent.errors import SettingsInvalid
+from kici.agent.settings import Settings
 from kici.engine import labels
+from kici.wire.context import AgentFacts
 
 TOOLS = ("git", "bash", "tar")
 
@@ -26,6 +29,18 @@ def check_tools() -> None:
 
 def automatic_labels() -> tuple[str, ...]:
     return labels.automatic(platform.system(), platform.machine(), socket.gethostname())
+
+
+def of_agent(settings: Settings) -> AgentFacts:
+    """What steps see of the agent that runs them."""
+    given = automatic_labels()
+    return AgentFacts(
+        settings.agent_id, (*settings.labels, *given), _first(given, "kici:os:"), _first(given, "kici:arch:")
+    )
+
+
+def _first(given: Iterable[str], prefix: str) -> str:
+    return next((label.removeprefix(prefix) for label in given if label.startswith(prefix)), "")
 
 
 def facts(sandbox: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import checkout, context, environment, verify_kici, workspace
+from kici.agent import checkout, context, environment, facts, verify_kici, workspace
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, is_disk_full
 from kici.agent.execution import Execution
@@ -38,6 +38,15 @@ from kici.wire.context import JobContext
 from kici.wire.runner import JobEnded, Start
 
 log = structlog.get_logger(__name__)
+
+_LEFT_OPEN = {
+    JobStatus.SUCCESS: StepStatus.SUCCESS,
+    JobStatus.SKIPPED: StepStatus.SUCCESS,
+    JobStatus.DRIFT_DROPPED: StepStatus.SUCCESS,
+    JobStatus.CANCELLED: StepStatus.CANCELLED,
+}
+"""A job's end → what a step without one becomes; of all other ends failed. In a job none of whose steps began that step
+is the preparation, which has done its work."""
 
 
 class Workshop(Struct, frozen=True):
@@ -177,7 +186,7 @@ class Job:
             raise NotOurs(refusal)
 
     async def _context(self) -> JobContext:
-        known = await context.load(self._dispatch, self._api)
+        known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings))
         for value in known.secrets.values():
             self._secrets.add(value)
         return known
@@ -276,8 +285,8 @@ class Job:
     def _ending(
         self, status: JobStatus, error: str, *, outputs: JobEnded | None = None, before_user_code: bool = False
     ) -> JobStatusChanged:
-        left_open = StepStatus.CANCELLED if status is JobStatus.CANCELLED else StepStatus.FAILED
-        self._reporter.close(left_open, error)
+        left_open = _LEFT_OPEN.get(status, StepStatus.FAILED)
+        self._reporter.close(left_open, "" if left_open is StepStatus.SUCCESS else error)
         return JobStatusChanged(
             job_id=self.ref.job_id,
             attempt=self.ref.attempt,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 """Of one read or write, not of a whole transfer."""
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Between the tries of a small request: the restart of an orchestrator must not fail a step."""
 
 
 class JobApi:
@@ -41,6 +44,36 @@ class JobApi:
                 yield client
         except httpx.HTTPError as error:
             raise TransferFailed(f"the orchestrator did not answer: {error or type(error).__name__}") from error
+
+    async def repeated(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        content: bytes | None = None,
+        params: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> httpx.Response:
+        """A small request that may be made twice: again and again while nobody answers, or only that it cannot be now.
+
+        Raises `TransferFailed`: `what` is the beginning of its sentence.
+        """
+        for pause_s in (*pauses_s, None):
+            try:
+                async with self.client() as client:
+                    url = f"{self.base}/{path}"
+                    response = await client.request(method, url, content=content, params=params, headers=headers)
+            except TransferFailed as error:
+                if pause_s is None:
+                    raise TransferFailed(f"{what}: {error}") from error
+            else:
+                if response.status_code < 500 or pause_s is None:
+                    await check(response, what)
+                    return response
+            await asyncio.sleep(pause_s)
+        raise AssertionError
 
 
 async def check(response: httpx.Response, what: str) -> None:

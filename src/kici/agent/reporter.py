@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
-from kici.agent import artifacts
+from kici.agent import artifacts, caches, told
+from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.log_stream import StepLog
 from kici.agent.masking import Secrets
 from kici.agent.outbox import Outbox
+from kici.agent.remarks import Remarks
 from kici.engine.lifecycle import StepStatus
 from kici.engine.lockfile import LockJob
-from kici.wire.agent import AttemptRef, StepStatusChanged
+from kici.wire.agent import Annotation, AttemptRef, StepStatusChanged
 from kici.wire.runner import StepEnded
 
 PREPARATION = -1
@@ -41,6 +44,8 @@ class Reporter:
         self._started: dict[int, int] = {}
         """Steps that run: index → when, in ms."""
         self._attempts: dict[int, int] = {}
+        self._remarks: dict[int, Remarks] = {}
+        self._emitted = 0
 
     def names(self, job: LockJob) -> None:
         self._names |= {index: step.name for index, step in enumerate(job.steps)}
@@ -72,6 +77,7 @@ class Reporter:
             self._end(ended)
         else:
             self._log(ended.index).say(f"[kici] attempt {ended.attempt} failed: {ended.error or 'no reason given'}")
+            self._remarks.pop(ended.index, None)
 
     async def output(self, index: int, data: bytes) -> None:
         await self._log(index).write(data)
@@ -79,11 +85,35 @@ class Reporter:
     def mask(self, value: str) -> None:
         self._secrets.add(value)
 
+    def annotated(self, index: int, level: str, message: str, file: str, line: int) -> None:
+        self._left_out(index, self._remarks_of(index).annotate(level, message, file, line))
+
+    def summarized(self, index: int, markdown: str) -> None:
+        self._left_out(index, self._remarks_of(index).summarize(markdown))
+
+    async def secret_output(self, name: str, value: str) -> None:
+        """Hidden from here on, whether or not the orchestrator takes it."""
+        self._secrets.add(value)
+        await told.hand_over(self._api, name, value)
+
+    async def emit(self, name: str, payload: Any, key: str) -> str:
+        if self._emitted == told.MAX_EVENTS:
+            raise TransferFailed(f"event {name[:200]!r} was not emitted: an attempt emits up to {told.MAX_EVENTS}")
+        self._emitted += 1
+        return await told.emit(self._api, self._secrets.mask(name), self._secrets.mask_all(payload), key)
+
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         await artifacts.upload(self._api, name, data)
 
     def download(self, name: str) -> AsyncIterator[bytes]:
         return artifacts.download(self._api, name)
+
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+        return await caches.fetch(self._api, key, restore)
+
+    async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
+        """One that is not kept, since its key is taken or there is no room for it, is no error."""
+        await caches.save(self._api, key, data)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,6 +137,7 @@ class Reporter:
     def _end(self, ended: StepEnded) -> None:
         at_ms = self.now_ms()
         chunks = self._logs[ended.index].close() if ended.index in self._logs else 0
+        remarks = self._remarks.pop(ended.index, None)
         self._status(
             ended.index,
             ended.status,
@@ -116,6 +147,8 @@ class Reporter:
             error=self.clean(ended.error),
             log_chunks=chunks,
             step_attempt=ended.attempt,
+            annotations=remarks.annotations() if remarks else (),
+            summary=remarks.summary() if remarks else "",
         )
 
     def _status(
@@ -129,6 +162,8 @@ class Reporter:
         error: str = "",
         log_chunks: int = 0,
         step_attempt: int = 1,
+        annotations: tuple[Annotation, ...] = (),
+        summary: str = "",
     ) -> None:
         self._outbox.put(
             StepStatusChanged(
@@ -143,8 +178,17 @@ class Reporter:
                 error=error,
                 log_chunks=log_chunks,
                 step_attempt=step_attempt,
+                annotations=annotations,
+                summary=summary,
             )
         )
+
+    def _remarks_of(self, index: int) -> Remarks:
+        return self._remarks.setdefault(index, Remarks(self._secrets))
+
+    def _left_out(self, index: int, what: str) -> None:
+        if what:
+            self._log(index).say(f"[kici] {what}")
 
     def _log(self, index: int) -> StepLog:
         if index not in self._logs:

@@ -6,6 +6,8 @@
 ├─ ✗ test  failed  2.0s
 │  └─ ✗ pytest  failed  1.9s  exit code 1
 └─ ○ deploy  pending  waits for test
+
+Below a step stand its annotations: `! warning  src/app.py:7  unused import`.
 """
 
 from __future__ import annotations
@@ -32,9 +34,14 @@ _LOOKS = {
     "skipped": ("−", "-", "bright_black"),
     "running": ("●", "*", "cyan"),
     "recovering": ("●", "?", "yellow"),
+    "error": ("✗", "x", "red"),
+    "warning": ("⚠", "!", "yellow"),
+    "notice": ("·", ".", "cyan"),
 }
-"""Status → mark, mark without Unicode, colour."""
+"""Status, or level of an annotation → mark, mark without Unicode, colour."""
 _WAITS = ("○", "o", "bright_black")
+_UNSAID = frozenset({"success", "error", "warning", "notice"})
+"""The mark says it, or the name: that of an annotation is its level."""
 _RUNS = frozenset({"running", "recovering", "cancelling"})
 _ASCII = str.maketrans({"├": "|", "└": "`", "│": "|", "─": "-"})
 _MAX_TEXT = 200
@@ -59,7 +66,7 @@ class Line(Struct, frozen=True):
     def plain(self, *, ascii_only: bool = False) -> str:
         mark = _LOOKS.get(self.status, _WAITS)[1] if ascii_only else self.mark
         indent = self.indent.translate(_ASCII) if ascii_only else self.indent
-        status = "" if self.status == "success" else self.status
+        status = "" if self.status in _UNSAID else self.status
         return indent + "  ".join(part for part in (f"{mark} {self.name}", status, self.duration, self.text) if part)
 
 
@@ -77,6 +84,10 @@ def lines(run: api.Run, jobs: Sequence[api.Job], now: datetime) -> Iterator[Line
         for place, step in enumerate(steps, 1):
             indent = ("   " if last else "│  ") + ("└─ " if place == len(steps) else "├─ ")
             yield Line(indent, step.step_name, step.status, _duration(step, now), _trouble(step))
+            below = ("   " if last else "│  ") + ("   " if place == len(steps) else "│  ")
+            for one in step.annotations:
+                where = f"{one.file}:{one.line}" if one.file and one.line else one.file
+                yield Line(below, one.level, one.level, "", _joined(where, one.message))
 
 
 def print_tree(
@@ -85,6 +96,14 @@ def print_tree(
     """Write the tree as plain lines."""
     for line in lines(run, jobs, now):
         echo(line.plain(ascii_only=ascii_only))
+
+
+def summaries(jobs: Sequence[api.Job]) -> Iterator[tuple[str, str]]:
+    """Heading and markdown of each step that has a summary."""
+    for job in jobs:
+        for step in job.steps or []:
+            if step.summary:
+                yield f"── summary: {job.job_name} / {step.step_name} ──", step.summary.rstrip("\n")
 
 
 def rich_tree(run: api.Run, jobs: Sequence[api.Job], now: datetime) -> Text:
@@ -96,7 +115,7 @@ def rich_tree(run: api.Run, jobs: Sequence[api.Job], now: datetime) -> Text:
         row = Text(line.indent, "bright_black")
         row.append(f"{line.mark} ", line.colour)
         row.append(line.name, "" if line.indent else "bold")
-        if line.status != "success":
+        if line.status not in _UNSAID:
             row.append(f"  {line.status}", line.colour)
         if line.duration:
             row.append(f"  {line.duration}", "bright_black")

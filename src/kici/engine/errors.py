@@ -50,3 +50,9 @@ class InputError(EngineError):
     """Inputs that the trigger does not take. The message names each."""
 
     code = "input_invalid"
+
+
+class EvaluationError(EngineError):
+    """What the functions of a workflow gave is too large, cannot be read, or cannot be so in its run."""
+
+    code = "evaluation_invalid"

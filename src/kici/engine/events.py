@@ -79,6 +79,10 @@ class Event(Struct, frozen=True, rename="camel"):
     """The branch or tag was deleted: nothing can run."""
     changed_files: tuple[str, ...] | None = None
     """None = unknown: path filters then match, with a warning."""
+    changed_base: str = ""
+    """Commit that they were compared with, by `engine.changed`; empty if none was."""
+    changed_since: str = ""
+    """What that commit is, in words, or why nothing is known; empty if nobody has asked."""
     source: str = ""
     """Of a generic webhook: the source's name."""
     event_name: str = ""
@@ -89,10 +93,10 @@ class Event(Struct, frozen=True, rename="camel"):
     """Name of the workflow that a manual start or a schedule is for, or that a `workflow_complete` or `job_complete` is
     about."""
     inputs: dict[str, str] = {}
-    payload: Any = None
-    """Body of the webhook, decoded; of a `kici_event` what was emitted."""
     chain_depth: int = 0
     """How many events of workflows (`ctx.emit`) led to this one; 0 = it came from outside."""
+    payload: Any = None
+    """Body of the webhook, decoded; of a `kici_event` what was emitted."""
     issue_number: int = 0
     """Of a comment: the issue or pull request that it is on."""
     body: str = ""

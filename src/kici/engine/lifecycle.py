@@ -43,7 +43,7 @@ class JobStatus(StrEnum):
     TIMED_OUT_STALE = "timed_out_stale"
     """Expired in the queue: never sent to an agent."""
     DRIFT_DROPPED = "drift_dropped"
-    """The lock file has it, and the evaluated workflow has not."""
+    """The lock file has it, or its generator made it, and the module that an agent has loaded has not."""
     INFRA_LOST = "infra_lost"
     """Its machine was lost and no attempt is left."""
 
@@ -202,6 +202,7 @@ _JOB: dict[JobStatus, dict[JobEvent, JobStatus]] = {
         JobEvent.LOSE: J.RECOVERING,
         JobEvent.REQUEUE: J.QUEUED,
         JobEvent.GIVE_UP: J.INFRA_LOST,
+        JobEvent.DROP: J.DRIFT_DROPPED,
     },
     J.RECOVERING: {
         JobEvent.RESUME: J.RUNNING,
@@ -212,6 +213,7 @@ _JOB: dict[JobStatus, dict[JobEvent, JobStatus]] = {
         JobEvent.CANCEL_GRACEFUL: J.CANCELLING,
         JobEvent.REQUEUE: J.QUEUED,
         JobEvent.GIVE_UP: J.INFRA_LOST,
+        JobEvent.DROP: J.DRIFT_DROPPED,
     },
     J.CANCELLING: {
         JobEvent.SUCCEED: J.SUCCESS,
@@ -220,6 +222,7 @@ _JOB: dict[JobStatus, dict[JobEvent, JobStatus]] = {
         JobEvent.CANCEL: J.CANCELLED,
         JobEvent.CANCEL_FORCE: J.CANCELLED,
         JobEvent.COMPLETE: J.CANCELLED,
+        JobEvent.DROP: J.DRIFT_DROPPED,
     },
 }
 

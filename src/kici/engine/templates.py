@@ -38,6 +38,16 @@ def check(template: str) -> None:
             )
 
 
+def check_cache_key(template: str) -> None:
+    """`check` for keys of caches, which know `{os}`, `{arch}` and `{hash:GLOB,GLOB}` too."""
+    for name in sorted(placeholders(template)):
+        of_files = name.startswith("hash:")
+        if of_files and not all(glob.strip() for glob in name.removeprefix("hash:").split(",")):
+            raise TemplateError(f"template {template!r}: {{{name}}} names no file: write for example {{hash:uv.lock}}")
+        if not of_files and name not in ("os", "arch"):
+            check(f"{{{name}}}")
+
+
 def fields(event: Event, *, workflow: str, job: str, matrix: Mapping[str, str]) -> dict[str, str]:
     """What the fields stand for. An absent one is not in the result."""
     values = {

@@ -13,6 +13,7 @@ from kici.engine.inputs import as_text
 from kici.engine.lock_triggers import Expected, Pattern, Regex, Trigger
 from kici.engine.lockfile import LockWorkflow
 from kici.engine.patterns import matches, paths_match, show, text_matches
+from kici.engine.rules import UNKNOWN, decide
 
 EVENT_TYPES: dict[type[Trigger], EventType] = {
     lock.PushTrigger: EventType.PUSH,
@@ -100,6 +101,17 @@ def checks_of(workflow: LockWorkflow, trigger: Trigger, event: Event) -> Iterato
             yield _one_of("source repository", trigger.source, event.source_repo)
         case _:
             yield from _of_forge(trigger, event)
+
+
+def rules_of(workflow: LockWorkflow, event: Event) -> Iterator[Check]:
+    """Those of the workflow's rules that need no code. The others are asked in each job."""
+    for rule in workflow.rules:
+        if rule.changed is None:
+            continue
+        verdict = decide([rule], event.changed_files)
+        reason = f"rule {rule.label!r}: {UNKNOWN}" if verdict.warning else ""
+        pattern = f"not {', '.join(rule.changed)}" if rule.negated else ", ".join(rule.changed)
+        yield Check("rule", pattern, _shown(event.changed_files), verdict.passed, reason)
 
 
 def _of_forge(trigger: Trigger, event: Event) -> Iterator[Check]:
@@ -191,7 +203,13 @@ def _paths(patterns: Sequence[str], event: Event) -> Check:
     if not patterns:
         return Check("paths", pattern, "", True)
     if event.changed_files is None:
-        reason = "it is not known which files changed, so the path filter lets the event pass"
+        why = f" ({event.changed_since})" if event.changed_since else ""
+        reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
         return Check("paths", pattern, "unknown", True, reason)
-    shown = ", ".join(event.changed_files[:5]) + (" …" if len(event.changed_files) > 5 else "")
-    return Check("paths", pattern, shown, paths_match(patterns, event.changed_files))
+    return Check("paths", pattern, _shown(event.changed_files), paths_match(patterns, event.changed_files))
+
+
+def _shown(changed: Sequence[str] | None) -> str:
+    if changed is None:
+        return "unknown"
+    return ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from msgspec import Struct
 
+from kici.engine import changed
 from kici.engine.events import Event
 from kici.engine.lock_triggers import RegisteredTrigger, Trigger
 from kici.engine.lockfile import LockWorkflow
-from kici.engine.trigger_checks import Check, checks_of
+from kici.engine.trigger_checks import Check, checks_of, rules_of
 
 __all__ = ["Check", "Decision", "match", "needs_registration", "skip_requested"]
 
@@ -25,6 +27,10 @@ class Decision(Struct, frozen=True, rename="camel"):
     checks: tuple[Check, ...] = ()
     """Of the trigger that matched; of all of them if none did."""
     warnings: tuple[str, ...] = ()
+    changed: str = ""
+    """How many files counted as changed, and since which commit; empty if nothing has asked."""
+    changed_base: str = ""
+    """That commit; empty if it is not known which files changed."""
 
 
 def match(workflow: LockWorkflow, event: Event) -> Decision:
@@ -39,9 +45,9 @@ def match(workflow: LockWorkflow, event: Event) -> Decision:
         if all(check.passed for check in checks):
             warnings = tuple(check.reason for check in checks if check.reason)
             summary = f"Matched trigger {index + 1} ({_name(trigger)})"
-            return Decision(workflow.name, True, summary, index, tuple(checks), warnings)
+            return Decision(workflow.name, True, summary, index, tuple(checks), warnings, *_base(event))
         failed.extend(checks)
-    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed))
+    return Decision(workflow.name, False, "No triggers matched", None, tuple(failed), (), *_base(event))
 
 
 def skip_requested(message: str) -> str | None:
@@ -60,11 +66,15 @@ def needs_registration(trigger: Trigger) -> bool:
 def _checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[Check]:
     """Up to the first one that fails."""
     checks = []
-    for check in checks_of(workflow, trigger, event):
+    for check in chain(checks_of(workflow, trigger, event), rules_of(workflow, event)):
         checks.append(check)
         if not check.passed:
             break
     return checks
+
+
+def _base(event: Event) -> tuple[str, str]:
+    return changed.told(event), event.changed_base
 
 
 def _name(trigger: Trigger) -> str:

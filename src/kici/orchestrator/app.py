@@ -25,7 +25,9 @@ from kici.orchestrator.api import (
     agent_tokens,
     agents,
     artifacts,
+    caches,
     concurrency,
+    emit,
     event_log,
     git,
     job_context,
@@ -38,11 +40,16 @@ from kici.orchestrator.api import (
     stream,
 )
 from kici.orchestrator.api import (
+    secret_outputs as secret_output_routes,
+)
+from kici.orchestrator.api import (
     sources as source_routes,
 )
 from kici.orchestrator.bridges import AgentTokens, CloneLogins
-from kici.orchestrator.caches import sweep_uploads
+from kici.orchestrator.caches import entries, sweep_caches, sweep_uploads
 from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.caches.entries import Caches
+from kici.orchestrator.caches.sweep_caches import SweepCaches
 from kici.orchestrator.caches.sweep_uploads import SweepUploads
 from kici.orchestrator.cluster.coordinator_lease import CoordinatorLease
 from kici.orchestrator.cluster.leader import Leader
@@ -89,6 +96,7 @@ from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.payloads import MovePayloads
 from kici.orchestrator.pipeline.service import Pipeline
 from kici.orchestrator.pipeline.unservable import Labels
+from kici.orchestrator.secrets.job_outputs import SecretOutputs
 from kici.orchestrator.secrets.master_key import load_key_ring
 from kici.orchestrator.secrets.scoped import ScopedSecrets
 from kici.orchestrator.services import Service, Stage, run_stages
@@ -139,6 +147,7 @@ async def serve(settings: Settings) -> None:
         objects = open_objects(settings)
         access = Access(pool)
         secrets = ScopedSecrets(key_ring)
+        secret_outputs = SecretOutputs(key_ring)
         sources = Sources(pool, secrets)
         lease = CoordinatorLease(renewing, instance, ttl, version=__version__, url=public_url)
         async with pool.acquire() as db, db.transaction():
@@ -225,6 +234,8 @@ async def serve(settings: Settings) -> None:
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         artifact_store = Artifacts(pool, objects)
+        cache_ttl = timedelta(milliseconds=settings.user_cache_ttl_ms)
+        cache_store = Caches(pool, objects, entries.Limits(settings.user_cache_quota_bytes, cache_ttl))
         compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
         streams = stream.RunStream(log_reading, objects, feed, why, stream.Settings(poll_s=settings.poll_s))
 
@@ -242,6 +253,7 @@ async def serve(settings: Settings) -> None:
                 StopOverdueJobs(*parts, sweeping, instance=instance),
                 RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 ForgetGone(pool, held, forget_gone.Settings()),
+                SweepCaches(pool, held, objects, sweep_caches.Settings(ttl=cache_ttl)),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
@@ -252,8 +264,11 @@ async def serve(settings: Settings) -> None:
             *metrics.routes(),
             *socket.routes(sockets),
             *git.routes(access, repositories),
-            *job_context.routes(pool, access, place),
+            *job_context.routes(pool, access, place, secret_outputs),
+            *secret_output_routes.routes(pool, access, secret_outputs),
             *artifacts.routes(pool, access, artifact_store),
+            *caches.routes(pool, access, cache_store),
+            *emit.routes(pool, access, notifier),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),
             *rerun.routes(access, pool, notifier),

@@ -29,6 +29,13 @@ class Conflict(OrchestratorError):
     status = 409
 
 
+class AttemptOver(OrchestratorError):
+    """An attempt of a job asks for something after its end, or after another one has begun."""
+
+    code = "attempt_over"
+    status = 409
+
+
 class Unauthorized(OrchestratorError):
     code = "unauthorized"
     status = 401

@@ -43,6 +43,8 @@ POSITIVE: Final = (
     "webhook_inflight_bytes",
     "webhook_spool_bytes",
     "event_attempts",
+    "user_cache_quota_bytes",
+    "user_cache_ttl_ms",
 )
 
 
@@ -115,6 +117,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain_s: float = 10.0
     die_with_parent: bool = False
     """Stop when the process that started this one has died: for `kici up`."""
+    user_cache_quota_bytes: int = 5_368_709_120
+    """Of all cache entries of a repository, and of one entry."""
+    user_cache_ttl_ms: int = 604_800_000
+    """A cache entry that no job has found for so long goes."""
     log_retention_hours: int = 24
     """How long chunk partitions are kept after compaction."""
 

@@ -6,17 +6,20 @@ import asyncio
 import os
 from typing import Any
 
+from msgspec.structs import replace
+
 from kici.engine.lockfile import LockStep
+from kici.errors import KiciError
+from kici.runner import evaluate
 from kici.runner.artifacts import Transfers
 from kici.runner.capture import Capture
 from kici.runner.context import Cancelled, JobState
 from kici.runner.environment import Environment
 from kici.runner.link import Link
-from kici.runner.results import Results
 from kici.runner.steps import Outcome, StepRunner
-from kici.runner.workflow import Found
+from kici.runner.workflow import Found, sentence, traceback_text
 from kici.sdk.steps import Step
-from kici.wire.runner import ArtifactData, Cancel, JobEnded, Mask, Reply, Start
+from kici.wire.runner import ArtifactData, Cancel, JobEnded, Mask, Reply, Start, StepEnded
 
 
 class HostGone(Exception):
@@ -30,19 +33,47 @@ async def run(start: Start, found: Found, environment: Environment, link: Link, 
         root=start.root,
         facts=start.context,
         environment=environment,
-        results=Results(found.workflow, found.job, start.context.needs),
+        results=evaluate.results(found.workflow, found.job, start),
         transfers=transfers,
         cancelled=cancelled,
         mask=lambda value: link.send(Mask(value)),
     )
-    runner = StepRunner(state, link, capture, start.kici_dir, start.tmp, start.job.grace_period_ms / 1000)
-    work = asyncio.create_task(_steps(runner, state, list(zip(found.job.steps, start.job.steps, strict=True))))
+    work = asyncio.create_task(_work(start, found, state, link, capture))
     listening = asyncio.create_task(_listen(link, cancelled, transfers))
     await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
     if not work.done():
         listening.result()
         raise HostGone
     return work.result()
+
+
+async def _work(start: Start, found: Found, state: JobState, link: Link, capture: Capture) -> JobEnded:
+    if start.context.generated_by:
+        try:
+            workflow, job = await evaluate.made_again(found.workflow, start, state, link, capture)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is the author's code
+            return await _not_made(error, start, state, link, capture)
+        found = Found(workflow, job)
+        state = replace(state, results=evaluate.results(workflow, job, start))
+    runner = StepRunner(state, link, capture, start.kici_dir, start.tmp, start.job.grace_period_ms / 1000)
+    return await _steps(runner, state, list(zip(found.job.steps, start.job.steps, strict=True)))
+
+
+async def _not_made(error: BaseException, start: Start, state: JobState, link: Link, capture: Capture) -> JobEnded:
+    """The generator has not made the job again: how the job ends, of which the first step has begun."""
+    if state.cancelled:
+        status, step, reason = "cancelled", "cancelled", state.cancelled.reason
+    elif isinstance(error, evaluate.Dropped):
+        status, step, reason = "drift_dropped", "skipped", str(error)
+    else:
+        status, step = "failed", "failed"
+        reason = f"generator {start.context.generated_by!r} failed: {sentence(error)}"
+        if not isinstance(error, KiciError):
+            capture.say(traceback_text(error, start.kici_dir))
+    capture.say(reason)
+    await capture.end()
+    await link.post(StepEnded(0, step, error=reason))
+    return JobEnded(status, reason)
 
 
 async def _steps(runner: StepRunner, state: JobState, steps: list[tuple[Step[Any], LockStep]]) -> JobEnded:

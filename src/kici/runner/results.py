@@ -7,23 +7,29 @@ from typing import Any
 
 import msgspec
 
+from kici.engine.evaluation import MAX_OUTPUT_BYTES
 from kici.sdk.errors import NoOutput, OutputInvalid, OutputsOfMany
 from kici.sdk.facts import Matrix, Needed, NeededInstance, Output
+from kici.sdk.generators import Generator
 from kici.sdk.jobs import Job
 from kici.sdk.outputs import from_data, return_type, to_data
 from kici.sdk.steps import Step
 from kici.sdk.workflows import Workflow
 from kici.wire.context import NeededJob
 
-MAX_BYTES = 65_536
-"""Of all outputs of a job, encoded."""
-
 
 class Results:
-    def __init__(self, workflow: Workflow, job: Job[Any], needs: Sequence[NeededJob]) -> None:
+    def __init__(
+        self, workflow: Workflow, job: Job[Any], needs: Sequence[NeededJob], *, limit: int = MAX_OUTPUT_BYTES
+    ) -> None:
+        """`limit`: bytes of all outputs of the job, encoded."""
         self._jobs = {one.name: one for one in workflow.jobs}
+        self._groups = {one.name for one in workflow.generators}
         self._job = job
-        self._needs = {need.name: [one for one in needs if one.job == need.name] for need in job.needs}
+        self._limit = limit
+        self._needs = {
+            need.name: [one for one in needs if need.name in (one.job, one.generated_by)] for need in job.needs
+        }
         self.own: dict[str, Any] = {}
 
     # ── written by the runner ────────────────────────────────────────────────────────────────────────────────────────
@@ -39,8 +45,8 @@ class Results:
             data = to_data(value, annotation)
         outputs = self.own | {step.name: data}
         size = len(msgspec.msgpack.encode(outputs))
-        if size > MAX_BYTES:
-            raise OutputInvalid(f"the job's outputs have {size:,} bytes; the limit is {MAX_BYTES:,}: use an artifact")
+        if size > self._limit:
+            raise OutputInvalid(f"the job's outputs have {size:,} bytes; the limit is {self._limit:,}: use an artifact")
         self.own = outputs
 
     # ── read by steps ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -60,6 +66,9 @@ class Results:
         return _rebuilt(step, instances[0].outputs[step.name])
 
     def all(self, source: object, job: object) -> list[Output[Any]]:
+        group = _name(source if job is None else job)
+        if group in self._groups:
+            return [_of_group(one, None if job is None else source) for one in self._of(group)]
         job_name, step = self._find(source, job, elsewhere=True)
         return [
             Output(
@@ -71,8 +80,14 @@ class Results:
             for one in self._needs[job_name]
         ]
 
+    def _of(self, name: str) -> list[NeededJob]:
+        self._check_needed(name)
+        return self._needs[name]
+
     def _find(self, source: object, job: object, *, elsewhere: bool = False) -> tuple[str, Step[Any]]:
-        wanted = _name(job) if job is not None else _name(source) if isinstance(source, Job) else None
+        wanted = _name(job) if job is not None else _name(source) if isinstance(source, (Job, Generator)) else None
+        if wanted in self._groups:
+            raise OutputsOfMany(f"{wanted!r} stands for all jobs that it makes: use ctx.outputs_all")
         if wanted is not None:
             if wanted != self._job.name or elsewhere:
                 self._check_needed(wanted)
@@ -101,7 +116,7 @@ class Results:
 
     def _is_fanned(self, job_name: str) -> bool:
         found = self._jobs.get(job_name)
-        return found is not None and bool(found.matrix or found.include)
+        return found is not None and bool(found.matrix or found.include or "matrix" in found.dynamic)
 
     @property
     def needs(self) -> NeedsView:
@@ -133,7 +148,19 @@ class NeedsView(Mapping[Any, Needed]):
 
 
 def _name(source: object) -> str:
-    return source.name if isinstance(source, (Job, Step)) else str(source)
+    return source.name if isinstance(source, (Job, Step, Generator)) else str(source)
+
+
+def _of_group(one: NeededJob, step: object) -> Output[Any]:
+    """Of a job that a generator made. Without a step: the value of one that is a function, else the values of all of
+    its steps."""
+    value: Any = msgspec.UNSET
+    if step is None and one.outputs:
+        value = one.outputs.get(one.job, one.outputs)
+    elif step is not None and _name(step) in one.outputs:
+        value = one.outputs[_name(step)]
+        value = _rebuilt(step, value) if isinstance(step, Step) else value
+    return Output(one.name, one.status, Matrix(one.matrix), value)
 
 
 def _rebuilt(step: Step[Any], data: object) -> Any:

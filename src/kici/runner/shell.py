@@ -171,7 +171,7 @@ class Options(Struct, frozen=True):
 
 def command(activity: Activity, root: str, wanted: object, options: Options, values: Mapping[str, object]) -> ShCommand:
     """Raises `CommandInvalid` at once; the environment is taken when the command starts."""
-    argv = _argv(wanted, options.shell, values)
+    argv = argv_of(wanted, options.shell, values)
     try:
         timeout_ms = None if options.timeout is None else milliseconds(options.timeout)
     except ValueError as error:
@@ -194,7 +194,7 @@ def command(activity: Activity, root: str, wanted: object, options: Options, val
     return ShCommand(activity, prepare)
 
 
-def _argv(wanted: object, shell: str, values: Mapping[str, object]) -> tuple[str, ...]:
+def argv_of(wanted: object, shell: str, values: Mapping[str, object]) -> tuple[str, ...]:
     if shell not in _SHELLS:
         raise CommandInvalid(f"shell is {shell!r}: it is bash or sh; run another program by a list")
     if isinstance(wanted, str):

@@ -9,8 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 import kici
+from kici.engine.evaluation import is_evaluation
 from kici.engine.lockfile import LockStep
 from kici.errors import KiciError
+from kici.runner import evaluate
 from kici.sdk import loading
 from kici.sdk.jobs import Job
 from kici.sdk.steps import Step
@@ -41,6 +43,11 @@ def find(start: Start) -> Found:
     loading.prepare(start.kici_dir)
     workflow = loading.find(loading.load(start.module), start.export)
     where = f".kici/{start.module}"
+    if is_evaluation(start.job) or start.context.generated_by:
+        asked = (evaluate.question if is_evaluation(start.job) else evaluate.stand_in)(workflow, start)
+        if asked is None:
+            raise _mismatch(f"{where} has nothing that makes {start.job.name!r}")
+        return Found(workflow, asked)
     job = next((one for one in workflow.jobs if one.name == start.job.name), None)
     if job is None:
         raise _mismatch(f"{where} has no job {start.job.name!r}")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from kici.sdk.durations import Duration
+    from kici.sdk.generators import Generator as Jobs
     from kici.sdk.jobs import Job
     from kici.sdk.steps import Shell, Step
 
@@ -204,7 +205,7 @@ class Ctx(Protocol):
         """
 
     def summary(self, markdown: str, /) -> None:
-        """Add to the step's summary on the page of the run. Together at most 1 MiB of a job."""
+        """Add to the step's summary on the page of the run. Together at most 64 KiB of a step."""
 
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,12 +298,18 @@ class Ctx(Protocol):
         """
 
     @overload
-    def outputs_all(self, source: Step[T], /, *, job: Job[Any] | str | None = None) -> list[Output[T]]: ...
+    def outputs_all(self, source: Step[T], /, *, job: Job[Any] | Jobs | str | None = None) -> list[Output[T]]: ...
     @overload
     def outputs_all(self, source: Job[T], /) -> list[Output[T]]: ...
     @overload
-    def outputs_all(self, source: str, /, *, job: Job[Any] | str | None = None) -> list[Output[Any]]:
-        """Of every instance of a needed job, in the order of the matrix; never of this job."""
+    def outputs_all(self, source: Jobs, /) -> list[Output[Any]]: ...
+    @overload
+    def outputs_all(self, source: str, /, *, job: Job[Any] | Jobs | str | None = None) -> list[Output[Any]]:
+        """Of every instance of a needed job, in the order of the matrix; never of this job.
+
+        Of a generator: of every job that it made, in their order. The value of one that is a function is what it
+        returned, of one that has steps a dictionary by their names; with a step, what that step returned.
+        """
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

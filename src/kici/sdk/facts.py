@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from kici.sdk.errors import NoOutput, OutputsOfMany
 
 if TYPE_CHECKING:
+    from kici.sdk.generators import Generator
     from kici.sdk.jobs import Job
 
 T = TypeVar("T")
@@ -227,8 +228,8 @@ class Needed(Sequence[NeededInstance]):
 class Needs(Protocol):
     """The jobs that this job needs, by object or by name."""
 
-    def __getitem__(self, job: Job[Any] | str, /) -> Needed:
-        """Raises `KeyError` with a sentence that names the needed jobs."""
+    def __getitem__(self, job: Job[Any] | Generator | str, /) -> Needed:
+        """Of a generator: all jobs that it made. Raises `KeyError` with a sentence that names the needed jobs."""
 
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...

@@ -85,6 +85,27 @@ class JobRejected(Message, frozen=True, tag="job.rejected"):
     reason: str
 
 
+class Annotation(Struct, frozen=True, omit_defaults=True):
+    """A remark of a step about a line of the repository."""
+
+    level: str
+    """`notice`, `warning`, `error`"""
+    message: str
+    file: str = ""
+    """Relative to the checkout; empty = none."""
+    line: int = 0
+    """1-based; 0 = none."""
+
+
+ANNOTATION_LEVELS = ("notice", "warning", "error")
+MAX_ANNOTATIONS = 50
+"""Of a step. What is beyond these limits is left out, which the step's log says."""
+MAX_ANNOTATION_CHARS = 2_000
+MAX_FILE_CHARS = 500
+MAX_SUMMARY_BYTES = 65_536
+"""Of a step."""
+
+
 class StepStatusChanged(Message, frozen=True, tag="step.status"):
     job_id: str
     attempt: int
@@ -101,13 +122,18 @@ class StepStatusChanged(Message, frozen=True, tag="step.status"):
     log_chunks: int = 0
     """Of a terminal status: how many chunks the step's log has in all."""
     step_attempt: int = 1
+    annotations: tuple[Annotation, ...] = ()
+    """Of a terminal status, masked. Of a step that was tried several times those of the last try; so is `summary`."""
+    summary: str = ""
+    """Of a terminal status: markdown, masked."""
 
 
 class JobStatusChanged(Message, frozen=True, tag="job.status"):
     job_id: str
     attempt: int
     status: str
-    """`cancelling`, or terminal: `success`, `failed`, `cancelled`, `skipped`."""
+    """`cancelling`, or terminal: `success`, `failed`, `cancelled`, `skipped` (its rules say so), `drift_dropped` (the
+    module does not make it)."""
     at_ms: int
     error: str = ""
     outputs: dict[str, Any] = {}
@@ -198,7 +224,7 @@ class Dispatch(Message, frozen=True, tag="job.dispatch"):
     job_token: str
     """Authorizes this attempt's HTTP requests: git, context, artifacts. Ends with the attempt."""
     context: JobContext | None = None
-    """None: too large for a message; `GET /api/v1/agent/jobs/{job_id}/context` has it (msgpack)."""
+    """None: too large for a message, or with secrets; `GET /api/v1/agent/jobs/{job_id}/context` has it (msgpack)."""
     kill_after_silence_s: float | None = None
     """Set when the next attempt may start by itself: the agent then kills user code this long after it sent its last
     acknowledged heartbeat. None: it runs on and reports when it is back."""

@@ -47,6 +47,10 @@ class Run(Body, frozen=True):
     """Of a rerun: the first run of the chain."""
     rerun_mode: str | None = None
     """Of a rerun: `all`, `failed` or `job`."""
+    changed: str | None = None
+    """How many files counted as changed, and since which commit; absent in lists, and where no filter asked."""
+    changed_base: str | None = None
+    """That commit; absent if it is not known which files changed."""
 
 
 class RunList(Body, frozen=True):
@@ -58,6 +62,16 @@ class RunList(Body, frozen=True):
 
 class RunAnswer(Body, frozen=True):
     run: Run
+
+
+class Annotation(Body, frozen=True):
+    """A remark of a step about a line of the repository."""
+
+    level: str
+    """`notice`, `warning`, `error`"""
+    message: str
+    file: str = ""
+    line: int = 0
 
 
 class Step(Body, frozen=True):
@@ -72,6 +86,9 @@ class Step(Body, frozen=True):
     exit_code: int | None = None
     error_message: str | None = None
     continue_on_error: bool = False
+    annotations: list[Annotation] = []
+    summary: str | None = None
+    """Markdown."""
 
 
 class Job(Body, frozen=True):
@@ -182,6 +199,47 @@ class RunStarted(Body, frozen=True):
     delivery_id: str
     run_id: str | None = None
     """None: not yet made; ask `GET /event-log/{deliveryId}`."""
+
+
+class Cache(Body, frozen=True):
+    """An entry that jobs can find."""
+
+    id: str
+    repository: str
+    scope: str
+    """Empty = the repository's, else `pr-N`: of an untrusted pull request, which alone finds it."""
+    key: str
+    size_bytes: int
+    created_at: datetime
+    used_at: datetime
+    """When a job found it last."""
+
+
+class CacheList(Body, frozen=True):
+    caches: list[Cache]
+
+
+class CacheKnown(Body, frozen=True):
+    known: bool
+
+
+class CacheSaved(Body, frozen=True):
+    kept: bool
+    reason: str = ""
+    """Why not, in words."""
+
+
+class Emit(Body, frozen=True):
+    """Body of `POST /agent/jobs/{id}/events`."""
+
+    name: str
+    payload: Any = None
+    key: str = ""
+    """Of this event among those of the job, whatever its attempt."""
+
+
+class Emitted(Body, frozen=True):
+    event_id: str
 
 
 class RerunBody(Body, frozen=True, forbid_unknown_fields=True):

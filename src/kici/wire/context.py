@@ -21,6 +21,8 @@ class NeededJob(Struct, frozen=True, omit_defaults=True):
     matrix: dict[str, str] = {}
     outputs: dict[str, Any] = {}
     """Step name → what the step returned. A job that is one function has its value under its own name."""
+    generated_by: str = ""
+    """Name of the generator that made it."""
 
 
 class AgentFacts(Struct, frozen=True, omit_defaults=True):

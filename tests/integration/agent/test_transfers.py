@@ -11,10 +11,12 @@ from kici.agent.errors import PreparationFailed, TransferFailed
 from kici.agent.job_api import JobApi
 from kici.engine.events import Event, EventType
 from kici.wire.agent import Checkout, Dispatch
-from kici.wire.context import JobContext
+from kici.wire.context import AgentFacts, JobContext
 from tests.support.web import Web
 
 CONTEXT = JobContext("r", "j", 2, "ci", "build", "build", Event(EventType.PUSH), secrets={"A": "b"})
+AGENT = AgentFacts("agent-1", ("gpu", "kici:os:linux"), "linux", "x64")
+SEEN = msgspec.structs.replace(CONTEXT, agent=AGENT)
 DISPATCH = Dispatch("r", "j", 2, "ci", "build", "build", Checkout("", "", ""), "", "kjt_1")
 
 
@@ -56,19 +58,19 @@ async def test_an_orchestrator_that_is_away_is_a_failed_transfer() -> None:
 
 async def test_a_context_in_the_dispatch_is_not_fetched(web: Web) -> None:
     inline = msgspec.structs.replace(DISPATCH, context=CONTEXT)
-    assert await context.load(inline, JobApi(web.url, inline)) is CONTEXT
+    assert await context.load(inline, JobApi(web.url, inline), AGENT) == SEEN
     assert web.requests == []
 
 
 async def test_a_context_that_is_too_large_for_a_message_is_fetched(web: Web) -> None:
     web.contexts["j"] = msgspec.msgpack.encode(CONTEXT)
     async with asyncio.timeout(20):
-        assert await context.load(DISPATCH, JobApi(web.url, DISPATCH)) == CONTEXT
+        assert await context.load(DISPATCH, JobApi(web.url, DISPATCH), AGENT) == SEEN
 
 
 async def test_a_context_that_nobody_gives_is_asked_for_again_and_then_ends_the_job(web: Web) -> None:
     web.authorization = "Bearer other"
     async with asyncio.timeout(20):
         with pytest.raises(PreparationFailed, match="this token opens nothing here"):
-            await context.load(DISPATCH, JobApi(web.url, DISPATCH))
+            await context.load(DISPATCH, JobApi(web.url, DISPATCH), AGENT)
     assert len(web.requests) == context.TRIES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.caches.artifacts import Artifacts, AttemptOver
-from kici.orchestrator.errors import Conflict, Invalid, NotFound, TooLarge
+from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, TooLarge
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings
 from tests.support import rows

@@ -127,3 +127,34 @@ def test_the_answer_as_json_has_the_same_decisions(preview: Preview) -> None:
     lint, test = answer[0]["jobs"]
     assert (lint["name"], lint["needs"], lint["problem"]) == ("lint", [], "")
     assert (test["needs"], test["runsOn"]) == (["lint"], ["gpu", "kici:os:linux"])
+
+
+def test_what_only_running_code_can_tell_is_said(tmp_path: Path, preview: Preview) -> None:
+    (tmp_path / ".kici/workflows/dynamic.py").write_text(
+        """
+from kici import changed, job, jobs, push, workflow
+
+test = job("test", runs_on="linux", matrix=lambda ctx: ["a"], env=lambda ctx: {}, steps=["true"])
+docs = job("docs", runs_on="linux", rules=[changed("docs/**")], steps=["true"])
+
+@jobs("shards", needs=[test])
+def shards(ctx):
+    yield test
+
+after = job("after", runs_on="linux", needs=[shards], steps=["true"])
+dynamic = workflow("dynamic", on=push(), jobs=[test, docs, shards, after])
+"""
+    )
+    shown = preview("--workflow", "dynamic", "--changed", "src/a")
+    assert "init: test  on kici:os:linux" in shown
+    assert "test  on kici:os:linux  after init: test  env, matrix: decided by init: test" in shown
+    assert "shards  on kici:os:linux  after test, init: shards  jobs: decided by init: shards" in shown
+    assert "docs  on kici:os:linux  skipped: rule 'changed docs/**': no changed file matches docs/**" in shown
+    assert "after  on kici:os:linux  after shards" in shown
+    unknown = preview("--workflow", "dynamic")
+    assert "warning: job 'docs': rule 'changed docs/**': it is not known which files changed" in unknown
+    [found] = json.loads(preview("--workflow", "dynamic", "--json"))
+    assert {one["name"]: one["dynamic"] for one in found["jobs"] if one["dynamic"]} == {
+        "test": ["env", "matrix"],
+        "shards": ["jobs"],
+    }

@@ -133,18 +133,111 @@ def test_a_failing_job_fails_the_run_and_skips_what_needs_it(repository: Reposit
     assert repository.jobs() == {"a": "failed", "b": "skipped", "c": "success", "d": "success"}
 
 
-def test_nothing_to_run_is_exit_code_2_and_says_why(repository: Repository) -> None:
+def test_an_event_that_starts_nothing_is_exit_code_3_and_says_why(repository: Repository) -> None:
     repository.workflow("""
         a = job("a", runs_on="linux", steps=["true"])
         ci = workflow("ci", on=push(branches="main"), jobs=[a])
     """)
     ran = repository.run("--ref", "topic")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "this push on refs/heads/topic starts no workflow" in ran.stderr
-    assert repository.run("ci", "--ref", "topic").returncode == 2
-    ran = repository.run("other")
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert "ci: No triggers matched" in ran.stderr
+    assert repository.run("ci", "--ref", "topic").returncode == 3
+
+
+def test_what_is_not_there_is_wrong_usage_and_answered_with_the_nearest_name(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("build", runs_on="linux", steps=["true"])
+        ci = workflow("check", on=push(), jobs=[a])
+    """)
+    ran = repository.run("chekc")
     assert ran.returncode == 2
-    assert "there is no workflow 'other'; there are ci" in ran.stderr
+    assert "did you mean 'check'" in ran.stderr
+    ran = repository.run("--job", "biuld")
+    assert ran.returncode == 2
+    assert "did you mean 'build'" in ran.stderr
+    ran = repository.run("--base", "nowhere", "check")
+    assert ran.returncode == 2
+    assert "'nowhere' is no branch, tag or commit here" in ran.stderr
+
+
+def test_path_filters_see_what_differs_from_where_the_branch_left(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["echo ran"])
+        src = workflow("src", on=push(paths="src/**"), jobs=[a])
+        docs = workflow("docs", on=push(paths="docs/**"), jobs=[a])
+    """)
+    repository.commit()
+    repository.git("checkout", "-q", "-b", "topic")
+    repository.write("docs/a.md", "new\n")
+    ran = repository.run("--json")
+    assert [one["name"] for one in json.loads(ran.stdout)["workflows"]] == ["docs"]
+    assert "1 file changed since" in ran.stderr
+    assert "(where it left main)" in ran.stderr
+    assert repository.run("--changed", "README").returncode == 3
+
+
+def test_a_quiet_run_says_only_how_it_ended(repository: Repository) -> None:
+    repository.workflow("""
+        a = job("a", runs_on="linux", steps=["echo noise"])
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    ran = repository.run("--quiet")
+    assert ran.returncode == 0
+    assert len(ran.stdout.splitlines()) == 3
+    assert "├" not in ran.stdout
+    assert "noise\n" not in ran.stdout.replace("echo noise", "")
+
+
+def test_a_secret_of_the_command_line_wins_and_is_hidden(repository: Repository) -> None:
+    repository.write(".kici/.secrets", "TOKEN=from-file\n[prod]\nTOKEN=from-prod\n")
+    repository.workflow("""
+        @job(runs_on="linux", environment="prod")
+        async def a(ctx: Ctx) -> None:
+            print("token", ctx.secrets["TOKEN"], len(ctx.secrets["TOKEN"]))
+        ci = workflow("ci", on=push(), jobs=[a])
+    """)
+    ran = repository.run("--secret", "TOKEN=given-here")
+    assert "token *** 10" in ran.stdout
+    assert "given-here" not in ran.stdout + ran.stderr
+    ran = repository.run("--secret", "MISSING")
+    assert ran.returncode == 2
+    assert "--secret: 'MISSING' is not set here" in ran.stderr
+
+
+def test_junit_has_a_suite_for_each_workflow_and_a_case_for_each_job_and_no_secret(repository: Repository) -> None:
+    repository.write(".kici/.secrets", "TOKEN=s3cret-value\n")
+    repository.workflow("""
+        good = job("good", runs_on="linux", matrix={"n": ["1", "<2>"]}, steps=["true"])
+        @job(runs_on="linux")
+        async def bad(ctx: Ctx) -> None:
+            raise ValueError("no \\x07 " + ctx.secrets["TOKEN"] + " & more")
+        late = job("late", runs_on="linux", needs=[bad], steps=["true"])
+        ci = workflow("ci", on=push(), jobs=[good, bad, late])
+    """)
+    from xml.etree import ElementTree
+
+    assert repository.run("--junit", "out/report.xml").returncode == 1
+    text = (repository.root / "out/report.xml").read_text()
+    assert "s3cret-value" not in text
+    root = ElementTree.fromstring(text)
+    assert (root.tag, root.get("name"), root.get("tests"), root.get("failures"), root.get("skipped")) == (
+        "testsuites",
+        "kici-local",
+        "4",
+        "1",
+        "1",
+    )
+    (suite,) = root
+    cases = {case.get("name"): case for case in suite}
+    assert suite.get("name") == "ci"
+    assert cases.keys() == {"good (1)", "good (<2>)", "bad", "late"}
+    assert len(cases["good (1)"]) == 0
+    (failure,) = cases["bad"]
+    assert failure.tag == "failure"
+    assert "& more" in (failure.get("message") or "")
+    assert "bad: failed" in (failure.text or "")
+    assert [one.tag for one in cases["late"]] == ["skipped"]
+    assert all(len((case.get("time") or "").partition(".")[2]) == 3 for case in suite)
 
 
 @pytest.mark.parametrize(

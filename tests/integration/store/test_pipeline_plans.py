@@ -8,7 +8,7 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.engine.events import Event, EventType
-from kici.orchestrator.store import event_claims, registrations, runs
+from kici.orchestrator.store import event_claims, last_runs, registrations, runs
 from kici.orchestrator.store.registrations import Repository, RepositoryContext
 from kici.orchestrator.store.runs import NewRun
 from tests.support.explain import explained
@@ -92,3 +92,24 @@ async def test_a_generic_webhook_reads_only_registrations_that_wait_for_one(old:
         await registrations.with_trigger(plan.db, "generic_webhook")
     assert not plan.scans("workflow_registrations")
     assert plan.buffers < 40
+
+
+async def test_the_last_runs_of_a_branch_cost_the_same_in_a_repository_with_a_past(old: Pool[Record]) -> None:
+    await old.execute("update execution_runs set clone_url = 'https://forge/app'")
+    await old.execute("vacuum analyze execution_runs")
+    args = ("team/app", "https://forge/app", "refs/heads/main", ["ci", "docs", "other"])
+    async with explained(old) as plan:
+        await last_runs.of_branch(plan.db, *args)
+    assert not plan.scans("execution_runs")
+    assert plan.buffers < 300
+
+
+async def test_the_newest_success_of_a_branch_is_found_and_one_of_long_ago_is_not(old: Pool[Record]) -> None:
+    await old.execute("update execution_runs set clone_url = 'https://forge/app'")
+    async with old.acquire() as db:
+        args = ("team/app", "https://forge/app", "refs/heads/main", ["ci", "docs"])
+        assert await last_runs.of_branch(db, *args) == {"ci": last_runs.LastRuns("", any=True)}
+        await db.execute("update execution_runs set status = 'success' where sha = '201'")
+        assert (await last_runs.of_branch(db, *args))["ci"].success == ""
+        await db.execute("update execution_runs set status = 'success' where sha in ('7', '9')")
+        assert (await last_runs.of_branch(db, *args))["ci"].success == "7"

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kici.cli.run_tree import duration, lines, print_tree, rich_tree
-from kici.wire.api import Job, Run, Step
+from kici.cli.run_tree import duration, lines, print_tree, rich_tree, summaries
+from kici.wire.api import Annotation, Job, Run, Step
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUN = Run(
@@ -51,6 +51,25 @@ def test_a_run_reads_as_a_tree() -> None:
     said: list[str] = []
     print_tree(RUN, JOBS, NOW, said.append)
     assert "\n".join(said) == PLAIN
+
+
+def test_annotations_stand_below_their_step_and_summaries_after_the_tree() -> None:
+    told = [Annotation("error", "it is wrong\nreally", "src/app.py", 7), Annotation("notice", "mind the gap")]
+    jobs = [
+        Job("1", "lint", "lint", "success", 1, steps=[Step(0, "ruff", "success", annotations=told, summary="# All\n")]),
+        Job("2", "docs", "docs", "skipped", error_message="no file below docs/ has changed"),
+    ]
+    said: list[str] = []
+    print_tree(RUN, jobs, NOW, said.append)
+    assert said[1:] == [
+        "├─ ✓ lint",
+        "│  └─ ✓ ruff",
+        "│     ✗ error  src/app.py:7  it is wrong",
+        "│     · notice  mind the gap",
+        "└─ − docs  skipped  no file below docs/ has changed",
+    ]
+    assert rich_tree(RUN, jobs, NOW).plain.splitlines() == said
+    assert list(summaries(jobs)) == [("── summary: lint / ruff ──", "# All")]
 
 
 def test_a_terminal_shows_the_same_words() -> None:

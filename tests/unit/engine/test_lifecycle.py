@@ -112,6 +112,12 @@ def test_an_agent_can_only_have_what_it_accepted() -> None:
         assert accepts_an_end == (state in ON_AGENT)
 
 
+def test_whoever_has_the_job_may_find_that_it_need_not_run_or_is_not_there() -> None:
+    for state in ON_AGENT:
+        assert lifecycle.job_transition(state, JobEvent.SKIP) is JobStatus.SKIPPED
+        assert lifecycle.job_transition(state, JobEvent.DROP) is JobStatus.DRIFT_DROPPED
+
+
 def test_a_cancel_ends_a_job_in_every_open_state() -> None:
     for state in set(JobStatus) - TERMINAL_JOB:
         assert lifecycle.job_transition(state, JobEvent.CANCEL) is JobStatus.CANCELLED

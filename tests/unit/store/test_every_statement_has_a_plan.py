@@ -29,6 +29,7 @@ COLD = {
         "queue_rules.pause",
         "queue_rules.set_cap",
         "queue_rules.remove_cap",
+        "caches.listed",
     },
     "once in the life of a process, or of an agent's connection": {
         "coordinators.leave",

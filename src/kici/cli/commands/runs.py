@@ -11,7 +11,7 @@ import click
 
 from kici.cli import client as clients
 from kici.cli.client import Client, ClientError, segment
-from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref
+from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref, summaries
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.wire import api
 
@@ -61,7 +61,7 @@ def list_runs(
 @click.argument("run")
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show a run with its jobs and steps: how long they took, why they wait, what went wrong."""
+    """Show a run with its jobs and steps: how long they took, why they wait, what went wrong, what they tell."""
     with clients.configured() as client:
         shown, jobs = _whole(client, _run_id(client, run))
     if as_json:
@@ -71,6 +71,10 @@ def show(run: str, as_json: bool) -> None:
         _echo(f"{name + ':':<14}{value}")
     _echo("")
     _print_run(shown, jobs)
+    for heading, markdown in summaries(jobs):
+        _echo("")
+        _echo(_heading(heading))
+        _echo(markdown)
 
 
 @runs.command()
@@ -272,6 +276,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
     more = {
         "Message": (run.commit_message or "").split("\n", 1)[0],
         "Event": run.trigger_event,
+        "Changed": run.changed,
         "Started": _time(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,

@@ -30,11 +30,13 @@ class Asked(Struct, frozen=True):
     target: str = ""
     changed: tuple[str, ...] = ()
     inputs: Mapping[str, str] = {}
+    base: str = ""
+    """Commit to compare with."""
 
     @property
     def names_event(self) -> bool:
         """An event was described: it decides what runs, also of a workflow that is named."""
-        return bool(self.kind or self.ref or self.changed)
+        return bool(self.kind or self.ref or self.changed or self.base)
 
 
 class Repository(Struct, frozen=True):

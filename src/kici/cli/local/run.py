@@ -64,7 +64,6 @@ class LocalRun:
 
     async def run(self, places: Places) -> None:
         """To the end of its last job. SIGINT and SIGTERM cancel it; the second one kills."""
-        self._terminal.expect(self.board.jobs)
         with self._interruptible(), self._limited():
             try:
                 while self._start_jobs(places) or self._running:
@@ -99,7 +98,12 @@ class LocalRun:
     def _start_jobs(self, places: Places) -> bool:
         """True if some were started."""
         before = len(self._running)
-        for job in self.board.ready():
+        ready = list(self.board.ready())
+        self._terminal.expect(self.board.jobs)
+        for warning in self.board.warnings:
+            self._terminal.say(f"warning: {warning}")
+        self.board.warnings.clear()
+        for job in ready:
             if len(self._running) >= self._settings.at_once:
                 break
             job.status, job.started = JobStatus.RUNNING, time.time()
@@ -150,6 +154,7 @@ class LocalRun:
             needs=self.board.needed(job),
             env=planned.env,
             environment=planned.environment,
+            generated_by=planned.generated_by,
             secrets=settings.secrets.of(planned.environment),
             is_local=True,
         )

@@ -40,6 +40,12 @@ class LocalSecrets(Struct, frozen=True):
         """Of a job with this environment; empty = none."""
         return {**self.everywhere, **self.environments.get(environment, {})}
 
+    def overridden(self, given: Mapping[str, str]) -> LocalSecrets:
+        """With what the command line gives, which wins in every environment."""
+        return LocalSecrets(
+            {**self.everywhere, **given}, {name: {**one, **given} for name, one in self.environments.items()}
+        )
+
     @property
     def values(self) -> list[str]:
         several = (self.everywhere, *self.environments.values())

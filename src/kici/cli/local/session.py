@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from kici.cli.local import working_copy
 from kici.cli.local.place import Places
 from kici.cli.local.terminal import Hidden, Terminal
 from kici.errors import KiciError
+from kici.sdk.values import nearest
 
 if TYPE_CHECKING:
     from kici.cli.local.compiling import Compiling
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
 
 
 class NothingToRun(KiciError):
+    """The event starts none of the workflows."""
+
     code = "nothing_to_run"
+
+
+class NotThere(KiciError):
+    """A workflow or job that was named."""
+
+    code = "not_there"
 
 
 class Wanted(Struct, frozen=True):
@@ -39,19 +48,26 @@ class Wanted(Struct, frozen=True):
     asked: events.Asked
     jobs: tuple[str, ...]
     env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    """Beside those of `.kici/.secrets`."""
     at_once: int | None
     sandbox: bool
     in_place: bool
     keep: bool
     as_json: bool
+    quiet: bool
+    junit: Path | None
+
+    def __repr__(self) -> str:
+        return f"Wanted(root={self.root!r}, workflow={self.workflow!r})"
 
 
 def run(wanted: Wanted, compiling: Compiling) -> int:
-    """The exit code. Raises `NothingToRun`, and other `KiciError`s for what keeps it from starting."""
+    """The exit code. Raises `NothingToRun`, `NotThere`, and other `KiciError`s for what keeps it from starting."""
     sandbox = _sandbox(wanted.sandbox)
-    known = local_secrets.read(wanted.root)
+    known = local_secrets.read(wanted.root).overridden(wanted.secrets)
     hidden = Hidden(known.values)
-    terminal = Terminal(hidden, sys.stderr.buffer if wanted.as_json else sys.stdout.buffer)
+    terminal = Terminal(hidden, sys.stderr.buffer if wanted.as_json else sys.stdout.buffer, quiet=wanted.quiet)
     base = Path(tempfile.mkdtemp(prefix="kici-run-", dir=os.environ.get("KICI_RUN_DIR")))
     base.chmod(0o711)  # a box's user passes through it
     try:
@@ -61,6 +77,10 @@ def run(wanted: Wanted, compiling: Compiling) -> int:
             terminal.say(f"kept {base}")
         else:
             shutil.rmtree(base, ignore_errors=True)
+    if wanted.junit:
+        from kici.cli.local import junit
+
+        junit.write(wanted.junit, runs, hidden.clean)
     from kici.cli.local import report
 
     if wanted.as_json:
@@ -112,8 +132,14 @@ async def _run(
             _planned(workflow, event, wanted, settings, terminal)
             for workflow, event in _chosen(compiled.lock.workflows, wanted, found)
         ]
-        for one in runs:
-            await one.run(places)
+        progress = asyncio.create_task(terminal.show_progress())
+        try:
+            for one in runs:
+                await one.run(places)
+        finally:
+            progress.cancel()
+            await asyncio.gather(progress, return_exceptions=True)
+            terminal.close()
         return runs
     finally:
         await places.close()
@@ -135,22 +161,47 @@ def _chosen(
     from kici.engine import triggers
 
     names = sorted(workflow.name for workflow in workflows)
+    _check_jobs(workflows, wanted)
     if wanted.workflow:
         named = [workflow for workflow in workflows if workflow.name == wanted.workflow]
         if not named:
-            raise NothingToRun(f"there is no workflow {wanted.workflow!r}; there are {', '.join(names)}")
-        event = events.event(wanted.asked, found, named[0])
+            near = nearest(wanted.workflow, names)
+            raise NotThere(f"there is no workflow {wanted.workflow!r}{near}; there are {', '.join(names)}")
+        event = _with_changed(events.event(wanted.asked, found, named[0]), named, wanted)
         decision = triggers.match(named[0], event)
         if decision.matched or not wanted.asked.names_event:
             return [(named[0], event)]
         raise NothingToRun(f"{wanted.workflow}: {decision.summary}")
-    event = events.event(wanted.asked, found, None)
+    event = _with_changed(events.event(wanted.asked, found, None), workflows, wanted)
     decisions = [(workflow, triggers.match(workflow, event)) for workflow in workflows]
     chosen = [(workflow, event) for workflow, decision in decisions if decision.matched]
     if not chosen:
         reasons = "\n".join(f"  {workflow.name}: {decision.summary}" for workflow, decision in decisions)
         raise NothingToRun(f"this {event.type.value} on {event.ref or 'no ref'} starts no workflow:\n{reasons}")
     return chosen
+
+
+def _with_changed(event: Event, workflows: Sequence[LockWorkflow], wanted: Wanted) -> Event:
+    """Says on standard error what was compared with, if git was asked."""
+    from kici.cli.local import changed
+    from kici.engine.changed import told
+
+    asked = wanted.asked
+    event = changed.with_changed(wanted.root, event, workflows, given=asked.changed, base=asked.base)
+    if not asked.changed and (sentence := told(event)):
+        print(sentence, file=sys.stderr)
+    return event
+
+
+def _check_jobs(workflows: Sequence[LockWorkflow], wanted: Wanted) -> None:
+    """What a generator will make is not known yet."""
+    chosen = [workflow for workflow in workflows if not wanted.workflow or workflow.name == wanted.workflow]
+    known = sorted({job.name for workflow in chosen for job in workflow.jobs})
+    if any(workflow.generators for workflow in chosen):
+        return
+    for name in wanted.jobs:
+        if name not in known and chosen:
+            raise NotThere(f"there is no job {name!r}{nearest(name, known)}; there are {', '.join(known)}")
 
 
 def _planned(workflow: LockWorkflow, event: Event, wanted: Wanted, settings: Settings, terminal: Terminal) -> LocalRun:
@@ -161,5 +212,5 @@ def _planned(workflow: LockWorkflow, event: Event, wanted: Wanted, settings: Set
     planned = plan.plan(workflow, event)
     if planned.problem:
         raise KiciError(f"{workflow.name}: {planned.problem}")
-    board = Board(planned, wanted.jobs)
+    board = Board(planned, event, wanted.jobs)
     return LocalRun(f"local-{secrets.token_hex(4)}", workflow, event, board, settings, terminal)

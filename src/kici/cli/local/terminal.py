@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from kici.cli.local.progress import REFRESH_S, Progress
 from kici.cli.run_tree import duration
 
 if TYPE_CHECKING:
@@ -45,9 +47,12 @@ class Hidden:
 
 
 class Terminal:
-    def __init__(self, hidden: Hidden, out: BinaryIO | None = None) -> None:
+    """`quiet`: nothing but what `say` is given."""
+
+    def __init__(self, hidden: Hidden, out: BinaryIO | None = None, *, quiet: bool = False) -> None:
         self._hidden = hidden
-        self._out = out or sys.stdout.buffer
+        self._progress = Progress(out or sys.stdout.buffer, live=False if quiet else None)
+        self._quiet = quiet
         self._width = 0
 
     def expect(self, names: Iterable[str]) -> None:
@@ -57,11 +62,22 @@ class Terminal:
     def log(self, job: JobRecord) -> JobLog:
         return JobLog(job.name, self._hidden, self._line)
 
+    async def show_progress(self) -> None:
+        """Until cancelled: what goes on although nobody says anything."""
+        while not self._quiet:
+            await asyncio.sleep(REFRESH_S)
+            self._progress.tick()
+
+    def close(self) -> None:
+        self._progress.close()
+
     def step_started(self, job: JobRecord, step: StepRecord) -> None:
+        self._progress.started(job.name, self._hidden.clean(step.name))
         again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
         self._mark(job.name, "▸", f"{step.name}{again}")
 
     def step_ended(self, job: JobRecord, step: StepRecord) -> None:
+        self._progress.ended(job.name)
         took = duration(round((step.ended - step.started) * 1000))
         allowed = " (allowed to fail)" if step.status == "failed" and step.continue_on_error else ""
         self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {took}{allowed}")
@@ -71,15 +87,14 @@ class Terminal:
         self._mark(job.name, _MARKS.get(job.status.value, "?"), f"{job.status.value}: {job.error}")
 
     def say(self, text: str) -> None:
-        self._out.write(text.encode(errors="replace") + b"\n")
-        self._out.flush()
+        self._progress.write(text.encode(errors="replace") + b"\n")
 
     def _mark(self, job: str, mark: str, text: str) -> None:
         self._line(job, f"{mark} {self._hidden.clean(text)}".encode(errors="replace"), " ")
 
     def _line(self, job: str, text: bytes, border: str = "│") -> None:
-        self._out.write(f"{job:<{self._width}} {border} ".encode(errors="replace") + text + b"\n")
-        self._out.flush()
+        if not self._quiet:
+            self._progress.write(f"{job:<{self._width}} {border} ".encode(errors="replace") + text + b"\n")
 
 
 class JobLog:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kici.engine.changed import MAX_FILES
 from kici.forges.git import command
 from kici.forges.git.errors import CommitMissing, classify
 
-MAX_FILES = 10_000
 _MAX_BYTES = 4 * 1024 * 1024
 
 

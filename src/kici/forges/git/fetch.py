@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from kici.engine.changed import Answer, Ask, Changed, Compare, Deciding, MergeBase, Trouble
 from kici.forges.git import changed, command, objects, refs
 from kici.forges.git.errors import BadRemote, CommitMissing, GitFailed
 from kici.forges.git.mirrors import Mirrors
@@ -47,33 +48,37 @@ class Repositories:
 
         return await self._through_mirror(remote, read)
 
-    async def changed(self, remote: Remote, base: str, head: str, *, since_merge_base: bool) -> tuple[str, ...] | None:
-        """Files that differ between the commits, with `since_merge_base` between where they went apart and `head`.
+    async def settle(self, remote: Remote, deciding: Deciding) -> Changed:
+        """Answer what `engine.changed` asks, and return what it decides."""
+        answer: Answer = None
+        try:
+            while True:
+                answer = await self._answer(remote, deciding.send(answer))
+        except StopIteration as decided:
+            result: Changed = decided.value
+            return result
 
-        None if that is not known: one commit is gone or never was, or there are too many.
-        """
-        if not base or not head:
-            return None
-        check_sha(base)
-        check_sha(head)
-
-        async def compare() -> tuple[str, ...] | None:
-            return await self._changed(remote, base, head, since_merge_base=since_merge_base)
+    async def _answer(self, remote: Remote, ask: Ask) -> Answer:
+        async def ask_git() -> Answer:
+            local = self._local_repository(remote)
+            match ask:
+                case MergeBase(one, other):
+                    check_sha(one)
+                    check_sha(other)
+                    return await changed.merge_base(
+                        local or await self._mirrors.with_history(remote, [one, other]), one, other
+                    )
+                case Compare(base, head):
+                    check_sha(base)
+                    check_sha(head)
+                    trees = local or await self._mirrors.with_trees(remote, [base, head])
+                    files = await changed.changed_files(trees, base, head)
+                    return Trouble.TOO_MANY if files is None else files
 
         try:
-            return await self._through_mirror(remote, compare)
+            return await self._through_mirror(remote, ask_git)
         except CommitMissing:
-            return None
-
-    async def _changed(self, remote: Remote, base: str, head: str, *, since_merge_base: bool) -> tuple[str, ...] | None:
-        local = self._local_repository(remote)
-        if since_merge_base:
-            history = local or await self._mirrors.with_history(remote, [base, head])
-            parted = await changed.merge_base(history, base, head)
-            if parted is None:
-                return None
-            base = parted
-        return await changed.changed_files(local or await self._mirrors.with_trees(remote, [base, head]), base, head)
+            return None if isinstance(ask, MergeBase) else Trouble.GONE
 
     async def resolve(self, remote: Remote, ref: str) -> Resolved | None:
         """The commit of a branch, a tag, a full ref or a commit id; of the default branch if `ref` is empty."""

@@ -12,10 +12,10 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
 from kici.orchestrator.api import parameters
+from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.api.runs import existing
-from kici.orchestrator.caches.artifacts import Artifacts, AttemptOver
-from kici.orchestrator.errors import Forbidden
-from kici.orchestrator.identity.access import Access, JobPrincipal, bearer
+from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.identity.access import Access
 from kici.orchestrator.store.artifacts import Artifact
 from kici.orchestrator.store.database import transaction
 from kici.wire import api
@@ -24,20 +24,12 @@ AGENT_PATH = "/api/v1/agent/jobs/{job_id:str}/artifacts/{name:str}"
 
 
 def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTTPRouteHandler]:
-    async def job_of(request: Request[Any, Any, Any], job_id: str, attempt: int) -> JobPrincipal:
-        job = await access.job(bearer(request))
-        if job.job_id != parameters.uuid_of(job_id, "job"):
-            raise Forbidden("this token belongs to another job")
-        if job.attempt != attempt:
-            raise AttemptOver(f"attempt {attempt} is over: the job is at attempt {job.attempt}")
-        return job
-
     @put(AGENT_PATH, status_code=201, request_max_body_size=None)
     async def upload(
         job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
     ) -> api.Artifact:
         """Body: the artifact's bytes. 409: the name is taken in this run, or the attempt is over."""
-        job = await job_of(request, job_id, attempt)
+        job = await attempt_of(access, request, job_id, attempt)
         length = request.headers.get("content-length", "")
         stored = await artifacts.upload(
             job.run_id,
@@ -54,7 +46,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
         job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
     ) -> Stream:
         """An artifact of the same run."""
-        job = await job_of(request, job_id, attempt)
+        job = await attempt_of(access, request, job_id, attempt)
         return await _stream(artifacts, await artifacts.find(job.run_id, name))
 
     @get("/api/v1/admin/runs/{run_id:str}/artifacts", guards=[access.guard("run.read")])

@@ -1,1 +1,1 @@
-"""What jobs keep: artifacts now, caches later."""
+"""What jobs keep: artifacts for their run, cache entries for later runs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator
@@ -10,7 +9,8 @@ from collections.abc import AsyncIterable, AsyncIterator
 import structlog
 from asyncpg import Pool, Record
 
-from kici.orchestrator.errors import Conflict, Invalid, NotFound, OrchestratorError, TooLarge
+from kici.orchestrator.caches.meter import Meter, OverLimit
+from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
 from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import artifacts
@@ -21,11 +21,6 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ +@=,()-]{0,199}")
-
-
-class AttemptOver(OrchestratorError):
-    code = "attempt_over"
-    status = 409
 
 
 class Artifacts:
@@ -57,7 +52,7 @@ class Artifacts:
         if taken is not None and taken.job_id != job_id:
             raise _conflict(taken)
         key = keys.artifact(run_id, name, job_id, attempt, uuid.uuid4().hex)
-        meter = _Meter(data, self._max_bytes)
+        meter = Meter(data, self._max_bytes)
         try:
             await self._objects.put(key, meter)
             async with transaction(self._pool) as db:
@@ -71,7 +66,7 @@ class Artifacts:
                     sha256=meter.digest.hexdigest(),
                 )
                 stored = await artifacts.find(db, run_id, name)
-        except _OverLimit:
+        except OverLimit:
             raise self._too_large(name) from None
         match outcome:
             case Added(replaced_key=replaced):
@@ -134,25 +129,3 @@ def _conflict(taken: Artifact) -> Conflict:
         f"the run has an artifact {taken.name!r} already, made by job {taken.job_name!r}:"
         " names are unique in a run (add the matrix value to the name)"
     )
-
-
-class _OverLimit(Exception):
-    pass
-
-
-class _Meter:
-    """Passes a stream on, measures and hashes it."""
-
-    def __init__(self, data: AsyncIterable[bytes], limit: int) -> None:
-        self._data = data
-        self._limit = limit
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._data:
-            self.size += len(piece)
-            if self.size > self._limit:
-                raise _OverLimit
-            self.digest.update(piece)
-            yield piece

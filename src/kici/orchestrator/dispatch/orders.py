@@ -40,6 +40,8 @@ def context(orders: Orders, attempt: int, place: Place) -> JobContext:
         env=orders.definition.env,
         environment=orders.environment,
         run_url=place.run_url(orders.run_id),
+        fanout_index=orders.fan_out_index,
+        fanout_total=orders.fan_out_total,
     )
 
 
@@ -63,7 +65,8 @@ def dispatch(orders: Orders, claimed: Claimed, job_token: str, login: Login, *, 
         ),
         lock_sha256=orders.lock_sha256,
         job_token=job_token,
-        context=context(orders, claimed.attempt, place),
+        # Secrets go with the answer to a request of the attempt itself, never through a frame that waits somewhere.
+        context=None if orders.has_secrets else context(orders, claimed.attempt, place),
         kill_after_silence_s=limits.recovery_s if alone else None,
         timeout_ms=orders.definition.timeout_ms or limits.job_timeout_ms,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
-from kici.orchestrator.lifecycle import accept, end, requeue, steps
+from kici.orchestrator.lifecycle import accept, end, requeue, steps, told
 from kici.orchestrator.lifecycle.deadlines import ends_as
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
@@ -22,6 +22,7 @@ _EVENTS = {
     JobStatus.FAILED: JobEvent.FAIL,
     JobStatus.CANCELLED: JobEvent.CANCEL,
     JobStatus.SKIPPED: JobEvent.SKIP,
+    JobStatus.DRIFT_DROPPED: JobEvent.DROP,
 }
 MAX_ERROR = 10_000
 """Characters of an error message that are kept."""
@@ -141,7 +142,7 @@ class Batch:
         await requeue.give_back(db, self.locked, backs)
 
     async def _record_steps(self, db: Db) -> None:
-        told: list[tuple[Item, StepWrite]] = []
+        changes: list[tuple[Item, StepWrite]] = []
         for item, frame in self._of(StepStatusChanged):
             refusal = self._against(item, frame.attempt)
             if refusal:
@@ -151,9 +152,9 @@ class Batch:
             if isinstance(change, Refused):
                 self.outcomes[item.number] = change
                 continue
-            told.append((item, change))
-        answers = await steps.record(db, self.locked, [change for _, change in told])
-        for (item, _), reason in zip(told, answers, strict=True):
+            changes.append((item, change))
+        answers = await steps.record(db, self.locked, [change for _, change in changes])
+        for (item, _), reason in zip(changes, answers, strict=True):
             self.outcomes[item.number] = Refused(reason, Kind.ENDED) if reason else Taken()
 
     def _step_write(self, item: Item, frame: StepStatusChanged) -> StepWrite | Refused:
@@ -179,6 +180,8 @@ class Batch:
             exit_code=frame.exit_code,
             error=_error(frame),
             log_chunks=frame.log_chunks if ended else None,
+            annotations=told.within_limits(frame.annotations) if ended else (),
+            summary=told.summary_within_limits(frame.summary) if ended else "",
         )
 
     async def _begin_cancelling(self, db: Db) -> None:

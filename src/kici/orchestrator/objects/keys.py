@@ -29,6 +29,11 @@ def step_log(run_id: str, job_name: str, attempt: int, step_index: int, upload: 
     return f"{folder}/step-{step_index}{suffix}.log.zst"
 
 
+def cache(entry_id: str) -> str:
+    """The id is made for each upload."""
+    return f"caches/{entry_id}"
+
+
 def artifact(run_id: str, name: str, job_id: str, attempt: int, upload: str) -> str:
     """`upload` is unique for each request."""
     return f"artifacts/{run_id}/{escape(name)}-{job_id}-{attempt}-{upload}"

@@ -110,6 +110,7 @@ def _job(planned: PlannedJob, ids: dict[str, str]) -> NewJob:
         concurrency_group=planned.concurrency_group,
         problem=problem,
         problem_category=category,
+        skip=planned.skip,
     )
 
 
@@ -117,7 +118,7 @@ def _problem(planned: PlannedJob) -> tuple[str, str]:
     """Why the job cannot be run, and the category of that. What is not there yet is said, never left out in silence."""
     if planned.problem:
         return planned.problem, "matrix_expansion"
-    if planned.job.environment is not None:
+    if planned.job.environment is not None and not planned.skip:
         return (
             f"job {planned.name!r} wants the environment {planned.environment!r}: environments and their secrets are"
             " not there yet in remote runs; use `kici run local`",

@@ -7,6 +7,7 @@ from typing import Protocol
 from asyncpg import Pool, Record
 from msgspec import Struct
 
+from kici.engine.changed import Changed, Deciding
 from kici.forges.git.refs import Resolved
 from kici.forges.git.remote import Remote
 from kici.orchestrator.pipeline.lock_files import LockFiles
@@ -17,9 +18,7 @@ from kici.orchestrator.pipeline.unservable import Labels
 class ReadsRepositories(Protocol):
     """The part of git that the pipeline needs beside the lock files. Both raise a `GitError` for an outage."""
 
-    async def changed(
-        self, remote: Remote, base: str, head: str, *, since_merge_base: bool
-    ) -> tuple[str, ...] | None: ...
+    async def settle(self, remote: Remote, deciding: Deciding) -> Changed: ...
 
     async def resolve(self, remote: Remote, ref: str) -> Resolved | None: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -9,8 +11,8 @@ from kici.engine import inputs, triggers
 from kici.engine.errors import InputError
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockWorkflow
-from kici.forges.git.remote import LOCAL_PREFIX, Remote
-from kici.orchestrator.pipeline import matching, new_runs, results
+from kici.forges.git.remote import Remote
+from kici.orchestrator.pipeline import changed_files, matching, new_runs, results
 from kici.orchestrator.pipeline.lock_files import Corrupt, Found, LockAnswer, Missing
 from kici.orchestrator.pipeline.new_runs import LockPlace
 from kici.orchestrator.pipeline.parts import Parts
@@ -56,10 +58,8 @@ async def _runs(parts: Parts, claim: Claim, remote: Remote, subject: Subject, lo
             return results.with_runs(_ends(event, "lockfile_corrupt", message), [Planned(run, may_have_twin=True)])
         case Found(lock, sha256):
             place = LockPlace(locked.sha, sha256, locked.from_base)
-            if matching.wants_changed_files(lock.workflows, event) and not _knows_changed_files(subject):
-                event = replace(event, changed_files=await _changed_files(parts, remote, event))
-                subject = replace(subject, event=event)
-            return plan_matching(parts, claim, subject, lock.workflows, place, may_have_twin=True)
+            own = await changed_files.by_workflow(parts, remote, subject, lock.workflows)
+            return plan_matching(parts, claim, subject, lock.workflows, place, own, may_have_twin=True)
 
 
 def plan_matching(
@@ -68,22 +68,26 @@ def plan_matching(
     subject: Subject,
     workflows: tuple[LockWorkflow, ...],
     place: LockPlace,
+    own: Mapping[str, Event] | None = None,
     *,
     may_have_twin: bool = False,
 ) -> Result:
     """Match, and plan a run for each workflow that wants the event and takes its inputs.
 
-    Inputs that nobody takes fail the event; those that only some take are told as a warning.
+    `own`: the event as a workflow sees it, by name. Inputs that nobody takes fail the event; those that only some take
+    are told as a warning.
     """
-    found = matching.match_all(workflows, subject.event)
+    events = own or {}
+    found = matching.match_all(workflows, subject.event, events)
     runs, refused = [], []
     for one in found.matched:
+        event = events.get(one.workflow.name, subject.event)
         try:
-            its_own = replace(subject, event=inputs.applied(one.trigger, subject.event))
+            seen = replace(subject, event=inputs.applied(one.trigger, event))
         except InputError as error:
             refused.append(f"{one.workflow.name}: {error}")
             continue
-        run, jobs = new_runs.build(claim, its_own, one.workflow, one.decision, place)
+        run, jobs = new_runs.build(claim, seen, one.workflow, one.decision, place)
         runs.append(Planned(run, jobs, may_have_twin))
     if refused and not runs:
         result = _ends(subject.event, "failed", "; ".join(refused))
@@ -116,23 +120,6 @@ async def _lock_file(parts: Parts, remote: Remote, event: Event) -> _Locked | No
             return None
         base = resolved.sha
     return _Locked(await parts.lock_files.at(remote, base), base, from_base=True)
-
-
-def _knows_changed_files(subject: Subject) -> bool:
-    """The hook of a repository of our own asks git. What a forge writes into a delivery may be cut, and is wrong after
-    a force push."""
-    return subject.event.changed_files is not None and subject.clone_url.startswith(LOCAL_PREFIX)
-
-
-async def _changed_files(parts: Parts, remote: Remote, event: Event) -> tuple[str, ...] | None:
-    """A push compares with what was there before, a new branch with the commit where it left the default branch, a
-    pull request with the one where it left its base."""
-    if event.type is EventType.PULL_REQUEST:
-        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=True)
-    if event.before or event.branch == event.default_branch:
-        return await parts.repositories.changed(remote, event.before, event.sha, since_merge_base=False)
-    default = await parts.repositories.resolve(remote, f"refs/heads/{event.default_branch}")
-    return await parts.repositories.changed(remote, default.sha if default else "", event.sha, since_merge_base=True)
 
 
 def _updates_default_branch(event: Event) -> bool:

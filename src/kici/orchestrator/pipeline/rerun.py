@@ -148,7 +148,7 @@ def _taking_over(new: Sequence[NewJob], request: RerunRequest, jobs: Sequence[Or
         job
         if job.name in again
         else replace(
-            job, problem="", problem_category="", reused=Reused(known[job.name].job_id, known[job.name].status)
+            job, problem="", problem_category="", skip="", reused=Reused(known[job.name].job_id, known[job.name].status)
         )
         for job in new
     ]

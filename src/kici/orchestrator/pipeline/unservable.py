@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import waiting
+from kici.engine.lifecycle import JobStatus
 from kici.orchestrator.store import known_labels
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.known_labels import KnownLabels
@@ -28,7 +29,7 @@ async def check(db: Db, labels: Labels, jobs: Sequence[NewJob]) -> tuple[list[Ne
     known = await labels.known.among(db, wanted)
     checked, told = [], []
     for job in jobs:
-        lacking = waiting.never_offered(job.requirement, known) if not job.problem and job.reused is None else ()
+        lacking = waiting.never_offered(job.requirement, known) if job.status is JobStatus.PENDING else ()
         if lacking:
             why = waiting.unservable(lacking, known, days=known_labels.DAYS)
             told.append(f"job {job.name}: {why}")

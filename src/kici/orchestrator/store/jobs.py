@@ -100,6 +100,10 @@ class Orders(Struct, frozen=True):
     routing_key: str
     event: Event
     needs: tuple[NeededJob, ...] = ()
+    fan_out_index: int = 0
+    fan_out_total: int = 1
+    has_secrets: bool = False
+    """Jobs that it needs hand secrets over to it."""
 
 
 class Stop(Struct, frozen=True):
@@ -383,7 +387,12 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
         select j.job_id, j.run_id, j.job_name, j.base_job_name, j.definition, coalesce(j.matrix_values, '{}') as matrix,
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
-               coalesce(r.routing_key, '') as routing_key, r.event
+               coalesce(r.routing_key, '') as routing_key, r.event,
+               j.fan_out_index, j.fan_out_total,
+               exists (select from execution_job_needs n
+                         join execution_jobs u on u.job_id = n.upstream_job_id
+                         join secret_outputs s on s.job_id = coalesce(u.reused_from, u.job_id)
+                        where n.job_id = j.job_id) as has_secrets
           from execution_jobs j cross join lateral (select * from execution_runs where run_id = j.run_id offset 0) r
          where j.job_id = any($1::uuid[])
         """,

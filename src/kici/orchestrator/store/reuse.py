@@ -52,10 +52,11 @@ async def _copy_steps(db: Db, new: list[str], earlier: list[str]) -> None:
         insert into execution_steps
           (run_id, job_id, attempt, step_index, step_name, status, step_type, step_attempt, continue_on_error,
            started_at, completed_at, duration_ms, exit_code, error_message, log_path, log_chunks, log_lines, log_bytes,
-           secrets_accessed, routing_key)
+           secrets_accessed, annotations, summary, routing_key)
         select j.run_id, j.job_id, s.attempt, s.step_index, s.step_name, s.status, s.step_type, s.step_attempt,
                s.continue_on_error, s.started_at, s.completed_at, s.duration_ms, s.exit_code, s.error_message,
-               s.log_path, s.log_chunks, s.log_lines, s.log_bytes, s.secrets_accessed, s.routing_key
+               s.log_path, s.log_chunks, s.log_lines, s.log_bytes, s.secrets_accessed,
+               s.annotations, s.summary, s.routing_key
           from unnest($1::uuid[], $2::uuid[]) as r (job_id, earlier)
           join execution_jobs j on j.job_id = r.job_id
           join execution_steps s on s.job_id = r.earlier and s.attempt = greatest(j.attempt, 1)

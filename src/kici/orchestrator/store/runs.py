@@ -45,6 +45,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Set: the job is born failed, with this sentence."""
     problem_category: str = ""
+    skip: str = ""
+    """Set: the job is born skipped, with this sentence, unless it has a problem."""
     concurrency_group: str = ""
     """Of this job, with the policy of its definition."""
     reused: Reused | None = None
@@ -60,7 +62,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
             return self.reused.status
         if self.problem:
             return JobStatus.FAILED
-        return JobStatus.PENDING
+        return JobStatus.SKIPPED if self.skip else JobStatus.PENDING
 
 
 class Rerun(Struct, frozen=True):
@@ -220,14 +222,17 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
 
 
 async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
+    places = _places(jobs)
     await db.executemany(
         """
         insert into execution_jobs
           (run_id, job_id, job_name, base_job_name, position, status, definition, matrix_values, retry_on_infra,
            runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, completed_at,
-           concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast)
+           concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast, fan_out_index,
+           fan_out_total)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
-                case when $6 = 'failed' then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19)
+                case when $6 in ('failed', 'skipped') then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19,
+                $20, $21)
         """,
         [
             (
@@ -242,7 +247,7 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 job.definition.retry_on_infra,
                 job.definition.runs_on,
                 not job.needs,
-                storable.text(job.problem),
+                storable.text(job.problem or job.skip),
                 run.routing_key,
                 _init_failure("job", job.problem_category, job.problem) | {"jobName": job.name}
                 if job.problem
@@ -252,6 +257,7 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 storable.json(policy(job.definition.concurrency)) if job.concurrency_group else None,
                 job.definition.max_parallel if job.is_fan_out else None,
                 job.definition.fail_fast and job.is_fan_out,
+                *places[job.job_id],
             )
             for job in jobs
         ],
@@ -285,7 +291,7 @@ async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 job.job_id,
                 index,
                 step.name,
-                str(StepStatus.SKIPPED if job.problem else StepStatus.PENDING),
+                str(StepStatus.SKIPPED if job.problem or job.skip else StepStatus.PENDING),
                 step.continue_on_error,
                 run.routing_key,
             )
@@ -293,6 +299,18 @@ async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
             for index, step in enumerate(job.definition.steps)
         ],
     )
+
+
+def _places(jobs: Sequence[NewJob]) -> dict[str, tuple[int, int]]:
+    """Job → its place among the combinations of its matrix, from 0, and how many there are."""
+    fan_outs: dict[str, list[str]] = {}
+    for job in sorted(jobs, key=lambda job: job.position):
+        fan_outs.setdefault(job.base_name, []).append(job.job_id)
+    return {
+        job_id: (index, len(combinations))
+        for combinations in fan_outs.values()
+        for index, job_id in enumerate(combinations)
+    }
 
 
 def _init_failure(scope: str, category: str, message: str) -> dict[str, str]:

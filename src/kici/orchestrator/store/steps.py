@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from kici.engine.lifecycle import StepStatus
 from kici.orchestrator.store.database import Db
+from kici.wire.agent import Annotation
 
 StepKey: TypeAlias = tuple[str, int, int]
 """job id, attempt, step index"""
@@ -29,6 +31,9 @@ class StepWrite(Struct, frozen=True):
     exit_code: int | None = None
     error: str = ""
     log_chunks: int | None = None
+    annotations: tuple[Annotation, ...] = ()
+    """Without the character NUL; so is `summary`."""
+    summary: str = ""
 
 
 class Settled(Struct, frozen=True):
@@ -75,18 +80,19 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
         """
         insert into execution_steps as s
           (run_id, job_id, attempt, step_index, step_name, status, step_attempt, started_at, completed_at, duration_ms,
-           exit_code, error_message, log_chunks, log_lines)
+           exit_code, error_message, log_chunks, log_lines, annotations, summary)
         select w.run_id, w.job_id, w.attempt, w.step_index, w.name, w.status, w.step_attempt,
                least(to_timestamp(w.started_at_ms / 1000.0), now()),
                least(to_timestamp(w.completed_at_ms / 1000.0), now()),
                case when w.completed_at_ms > w.started_at_ms
                     then least(w.completed_at_ms - w.started_at_ms, 2147483647)::int
                     when w.completed_at_ms <= w.started_at_ms then 0 end,
-               w.exit_code, nullif(w.error, ''), w.log_chunks, case when w.log_chunks = 0 then 0 end
+               w.exit_code, nullif(w.error, ''), w.log_chunks, case when w.log_chunks = 0 then 0 end,
+               w.annotations, nullif(w.summary, '')
           from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::text[], $6::text[], $7::int[], $8::bigint[],
-                      $9::bigint[], $10::int[], $11::text[], $12::int[])
+                      $9::bigint[], $10::int[], $11::text[], $12::int[], $13::jsonb[], $14::text[])
             as w (run_id, job_id, attempt, step_index, name, status, step_attempt, started_at_ms, completed_at_ms,
-                  exit_code, error, log_chunks)
+                  exit_code, error, log_chunks, annotations, summary)
         on conflict (run_id, job_id, attempt, step_index) do update
            set status = excluded.status, step_attempt = greatest(s.step_attempt, excluded.step_attempt),
                started_at = coalesce(excluded.started_at, s.started_at), completed_at = excluded.completed_at,
@@ -95,7 +101,9 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                  least(greatest(extract(epoch from excluded.completed_at - s.started_at), 0) * 1000, 2147483647)::int
                ),
                exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks,
-               log_lines = coalesce(s.log_lines, excluded.log_lines)
+               log_lines = coalesce(s.log_lines, excluded.log_lines),
+               annotations = coalesce(excluded.annotations, s.annotations),
+               summary = coalesce(excluded.summary, s.summary)
         returning s.id, s.job_id, s.attempt, s.step_index
         """,
         [one.run_id for one in writes],
@@ -110,6 +118,8 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
         [one.exit_code for one in writes],
         [one.error for one in writes],
         [one.log_chunks for one in writes],
+        [msgspec.Raw(msgspec.json.encode(one.annotations)) if one.annotations else None for one in writes],
+        [one.summary for one in writes],
     )
     return {(row["job_id"], row["attempt"], row["step_index"]): row["id"] for row in rows}
 

@@ -222,51 +222,6 @@ async def test_only_full_commit_ids_are_looked_up(repositories: Repositories, re
         await repositories.blobs(remote, sha, [LOCK], max_bytes=LIMIT)
 
 
-async def test_changed_files_of_a_push_are_the_difference_of_two_trees(
-    work: WorkTree, repositories: Repositories, remote: Remote
-) -> None:
-    before = work.commit({"a": "1", "b": "1", "dir/c": "1", "same": "1"})
-    work.commit({"a": "2"})
-    after = work.commit({"b": None, "dir/c": None, "dir/d ü": "1"})
-    work.push()
-    changed = await repositories.changed(remote, before, after, since_merge_base=False)
-    assert changed == ("a", "b", "dir/c", "dir/d ü")
-
-
-async def test_changed_files_of_a_pull_request_leave_out_what_its_base_did_meanwhile(
-    work: WorkTree, repositories: Repositories, remote: Remote
-) -> None:
-    work.commit({"a": "1"})
-    work.git("checkout", "-q", "-b", "feature")
-    head = work.commit({"src/new": "1"})
-    work.git("checkout", "-q", "main")
-    base = work.commit({"docs/other": "1"})
-    work.push("main", "feature")
-    assert await repositories.changed(remote, base, head, since_merge_base=True) == ("src/new",)
-
-
-async def test_changed_files_are_unknown_when_a_side_is_gone_or_new(
-    work: WorkTree, repositories: Repositories, remote: Remote
-) -> None:
-    head = work.commit({"a": "1"})
-    work.push()
-    assert await repositories.changed(remote, "", head, since_merge_base=False) is None
-    assert await repositories.changed(remote, "1" * 40, head, since_merge_base=False) is None
-    assert await repositories.changed(remote, "1" * 40, head, since_merge_base=True) is None
-
-
-async def test_more_changed_files_than_anybody_looks_at_are_unknown(
-    work: WorkTree, repositories: Repositories, remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kici.forges.git.changed.MAX_FILES", 3)
-    before = work.commit({"a": "1"})
-    three = work.commit({"b": "1", "c": "1", "d": "1"})
-    four = work.commit({"e": "1"})
-    work.push()
-    assert await repositories.changed(remote, before, three, since_merge_base=False) == ("b", "c", "d")
-    assert await repositories.changed(remote, before, four, since_merge_base=False) is None
-
-
 async def test_a_name_becomes_a_commit(work: WorkTree, repositories: Repositories, remote: Remote) -> None:
     first = work.commit({"a": "1"})
     work.git("tag", "-a", "v1", "-m", "annotated")

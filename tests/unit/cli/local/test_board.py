@@ -12,7 +12,8 @@ from kici.errors import KiciError
 
 def board(*jobs: LockJob, only: tuple[str, ...] = ()) -> Board:
     workflow = LockWorkflow("ci", SourceLocation("ci.py"), "ci", "", (), jobs)
-    return Board(plan(workflow, Event(EventType.PUSH, branch="main")), only)
+    event = Event(EventType.PUSH, branch="main")
+    return Board(plan(workflow, event), event, only)
 
 
 def lock(name: str, *needs: LockNeed | str, **options: object) -> LockJob:

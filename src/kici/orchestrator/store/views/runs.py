@@ -70,7 +70,14 @@ async def count(db: Db, wanted: Filter, *, up_to: int | None = None) -> int:
 
 
 async def one(db: Db, run_id: str) -> api.Run | None:
-    row = await db.fetchrow(f"select {_RUN} from execution_runs r where r.run_id = $1", run_id)  # noqa: S608
+    row = await db.fetchrow(
+        f"""
+        select {_RUN}, nullif(r.trigger_decision ->> 'changed', '') as changed,
+               nullif(r.trigger_decision ->> 'changedBase', '') as changed_base
+          from execution_runs r where r.run_id = $1
+        """,  # noqa: S608 - constants
+        run_id,
+    )
     return None if row is None else api.Run(**row)
 
 
@@ -101,7 +108,8 @@ async def _steps(db: Db, run_id: str) -> dict[str, list[api.Step]]:
     rows = await db.fetch(
         """
         select s.job_id, s.step_index, s.step_name, s.status, s.step_type, s.step_attempt as attempt, s.started_at,
-               s.completed_at, s.duration_ms, s.exit_code, s.error_message, s.continue_on_error
+               s.completed_at, s.duration_ms, s.exit_code, s.error_message, s.continue_on_error,
+               coalesce(s.annotations, '[]') as annotations, s.summary
           from execution_jobs j join execution_steps s on s.job_id = j.job_id
          where j.run_id = $1 and s.attempt = greatest(j.attempt, 1)
          order by s.job_id, s.step_index
@@ -111,5 +119,6 @@ async def _steps(db: Db, run_id: str) -> dict[str, list[api.Step]]:
     found: dict[str, list[api.Step]] = {}
     for row in rows:
         values: dict[str, Any] = dict(row)
+        values["annotations"] = [api.Annotation(**one) for one in values["annotations"]]
         found.setdefault(values.pop("job_id"), []).append(api.Step(**values))
     return found

@@ -1,0 +1,10 @@
+"""What the caches of jobs tell the operator."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+FINDS = Counter("kici_cache_finds_total", "Cache entries that jobs asked for, by outcome", ["outcome"])
+SAVES = Counter("kici_cache_saves_total", "Cache entries that jobs sent whole, by outcome", ["outcome"])
+EVICTED = Counter("kici_cache_evicted_total", "Cache entries that made room for others")
+EXPIRED = Counter("kici_cache_expired_total", "Cache entries that nobody had found for the time to live")

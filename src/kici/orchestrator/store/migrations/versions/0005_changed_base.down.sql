@@ -1,0 +1,1 @@
+drop index idx_execution_runs_branch;

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from asyncpg import Pool, Record
+
+from kici.orchestrator.caches.entries import Caches, Limits, Saved
+from kici.orchestrator.caches.sweep_caches import Pass, Settings, SweepCaches
+from kici.orchestrator.errors import AttemptOver, Invalid, LeaseLost, TooLarge, Unavailable
+from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.settings import Settings as AllSettings
+from kici.orchestrator.store import lease
+from tests.support import rows
+
+KEPT, TAKEN = Saved(True), Saved(False, "there is an entry of that key already")
+AT_ONCE = Settings(grace=timedelta(0), upload=timedelta(0))
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> ObstoreObjects:
+    return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
+
+
+@pytest.fixture
+def caches(pool: Pool[Record], objects: ObstoreObjects) -> Caches:
+    return Caches(pool, objects, Limits(quota_bytes=1_000))
+
+
+@pytest.fixture
+async def lead(pool: Pool[Record]) -> lease.Lease:
+    async with pool.acquire() as db:
+        taken = await lease.acquire(db, "maintenance", "here", timedelta(minutes=1))
+    assert taken
+    return taken
+
+
+class Job:
+    """A running job of a repository, or of a pull request to it, that finds and saves."""
+
+    def __init__(self, caches: Caches, job_id: str) -> None:
+        self.caches = caches
+        self.id = job_id
+
+    async def save(self, key: str, data: bytes = b"x", *, attempt: int = 1) -> Saved:
+        return await self.caches.save(self.id, attempt, key, stream(data))
+
+    async def find(self, key: str, *prefixes: str) -> str | None:
+        found = await self.caches.find(self.id, 1, key, prefixes)
+        return None if found is None else found.key
+
+    async def read(self, key: str) -> bytes:
+        found = await self.caches.find(self.id, 1, key)
+        assert found
+        return b"".join([piece async for piece in self.caches.read(found)])
+
+
+async def add_job(
+    pool: Pool[Record], caches: Caches, *, repository: str = "team/app", source: str = "github:a", pr: int = 0
+) -> Job:
+    event = {"type": "pull_request", "prNumber": pr} if pr else {"type": "push", "branch": "main"}
+    run_id = await rows.add_run(pool, repo_identifier=repository, routing_key=source, event=event)
+    return Job(caches, (await rows.add_job(pool, run_id)).job_id)
+
+
+@pytest.fixture
+async def job(pool: Pool[Record], caches: Caches) -> Job:
+    return await add_job(pool, caches)
+
+
+async def stream(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), 100):
+        yield data[at : at + 100]
+
+
+async def stored(objects: ObstoreObjects) -> int:
+    return len([entry async for entry in objects.list("caches")])
+
+
+async def keys(pool: Pool[Record]) -> list[str]:
+    found = await pool.fetch("select scope || ':' || key as name from caches where state = 'ready' order by 1")
+    return [row["name"] for row in found]
+
+
+async def used(pool: Pool[Record], *order: str) -> None:
+    """The first one longest ago."""
+    for age, key in enumerate(reversed(order), 1):
+        await pool.execute("update caches set used_at = now() - $2 * interval '1 hour' where key = $1", key, age)
+
+
+# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_later_job_of_the_repository_finds_what_was_saved(pool: Pool[Record], caches: Caches, job: Job) -> None:
+    data = bytes(range(250)) * 3
+    assert await job.save("uv-linux-1", data) == KEPT
+    later = await add_job(pool, caches)
+    assert await later.read("uv-linux-1") == data
+    assert await later.find("uv-linux-2") is None
+    assert await caches.knows(job.id, 1, "uv-linux-1")
+    assert not await caches.knows(job.id, 1, "uv-linux-2")
+
+
+async def test_the_exact_key_wins_then_the_newest_of_the_first_prefix_that_finds_one(
+    pool: Pool[Record], job: Job
+) -> None:
+    for number, key in enumerate(("uv-linux-old", "uv-linux-new", "uv-mac", "npm-1", "uv_x")):
+        await job.save(key)
+        await pool.execute("update caches set created_at = now() + $2 * interval '1 s' where key = $1", key, number)
+    assert await job.find("uv-linux-old", "uv-") == "uv-linux-old"
+    assert await job.find("uv-linux-x", "uv-linux-", "npm-") == "uv-linux-new"
+    assert await job.find("uv-linux-x", "pip-", "npm-", "uv-") == "npm-1"
+    assert await job.find("none", "none-", "%", "uv-linux_") is None
+
+
+async def test_another_repository_and_another_source_of_the_same_name_find_nothing(
+    pool: Pool[Record], caches: Caches, job: Job
+) -> None:
+    await job.save("k")
+    for other in ({"repository": "team/other"}, {"source": "github:b"}):
+        stranger = await add_job(pool, caches, **other)  # type: ignore[arg-type]
+        assert await stranger.find("k", "k") is None
+        assert await stranger.save("k", b"theirs") == KEPT
+    assert await job.read("k") == b"x"
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\x00", "k" * 513])
+async def test_a_key_is_printable_and_short(job: Job, key: str) -> None:
+    with pytest.raises(Invalid, match="key:"):
+        await job.save(key)
+    with pytest.raises(Invalid, match="restore:"):
+        await job.find("k", key)
+
+
+# ── trust ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_pull_request_reads_the_repositorys_and_its_own_and_writes_only_its_own(
+    pool: Pool[Record], caches: Caches, job: Job
+) -> None:
+    await job.save("k", b"trusted")
+    attacker, other = await add_job(pool, caches, pr=7), await add_job(pool, caches, pr=8)
+    assert await attacker.read("k") == b"trusted"
+    assert await attacker.save("k", b"poison") == KEPT
+    assert await attacker.save("new", b"poison") == KEPT
+    assert await attacker.read("k") == b"poison"
+    again = await add_job(pool, caches, pr=7)
+    assert await again.read("new") == b"poison"
+    for sees in (job, other):
+        assert await sees.read("k") == b"trusted"
+        assert await sees.find("new", "n") is None
+    assert await job.save("new", b"honest") == KEPT
+
+
+async def test_a_pull_request_evicts_nothing_of_the_repository(pool: Pool[Record], caches: Caches, job: Job) -> None:
+    await job.save("a", b"x" * 600)
+    attacker, other = await add_job(pool, caches, pr=7), await add_job(pool, caches, pr=8)
+    assert await other.save("b", b"x" * 300) == KEPT
+    assert await attacker.save("c", b"x" * 350) == KEPT
+    assert await keys(pool) == [":a", "pr-7:c"]
+    refused = await attacker.save("d", b"x" * 500)
+    assert (refused.kept, refused.reason) == (False, "what the repository itself keeps leaves no room for it")
+    assert await keys(pool) == [":a", "pr-7:c"]
+    assert await job.save("e", b"x" * 300) == KEPT
+    assert await keys(pool) == [":a", ":e"]
+
+
+# ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_first_one_wins_and_an_entry_never_changes(pool: Pool[Record], caches: Caches, job: Job) -> None:
+    assert await job.save("k", b"first") == KEPT
+    assert await (await add_job(pool, caches)).save("k", b"second") == TAKEN
+    assert await job.read("k") == b"first"
+
+
+async def test_of_many_that_save_one_key_at_once_one_wins_whole(pool: Pool[Record], caches: Caches) -> None:
+    jobs = [await add_job(pool, caches) for _ in range(8)]
+    saved = await asyncio.gather(*(one.save("k", bytes([number]) * 100) for number, one in enumerate(jobs)))
+    assert sorted(one.kept for one in saved) == [False] * 7 + [True]
+    winner = next(number for number, one in enumerate(saved) if one.kept)
+    assert await jobs[0].read("k") == bytes([winner]) * 100
+
+
+async def test_an_attempt_that_is_over_saves_nothing(pool: Pool[Record], caches: Caches, job: Job) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"half"
+        begun.set()
+        await go_on.wait()
+        yield b"rest"
+
+    saving = asyncio.create_task(caches.save(job.id, 1, "k", slowly()))
+    await begun.wait()
+    await pool.execute("update execution_jobs set attempt = 2")
+    go_on.set()
+    with pytest.raises(AttemptOver, match="attempt 1 of this job is over"):
+        await saving
+    assert await keys(pool) == []
+    with pytest.raises(AttemptOver):
+        await job.save("k")
+    assert await job.save("k", attempt=2) == KEPT
+
+
+async def test_a_save_that_breaks_off_leaves_only_work_for_the_sweeper(
+    pool: Pool[Record], caches: Caches, job: Job, objects: ObstoreObjects, lead: lease.Lease
+) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise OSError("the cable was pulled")
+
+    with pytest.raises(OSError, match="cable"):
+        await caches.save(job.id, 1, "k", broken())
+    assert await job.find("k") is None
+    assert await pool.fetchval("select state from caches") == "gone"
+    assert await job.save("k", b"whole") == KEPT
+    assert await SweepCaches(pool, lead, objects, AT_ONCE).run_once() == Pass(0, 1)
+    assert await stored(objects) == 1
+    assert await job.read("k") == b"whole"
+
+
+async def test_what_is_larger_than_the_quota_is_refused(pool: Pool[Record], job: Job) -> None:
+    with pytest.raises(TooLarge, match="larger than 1,000 bytes"):
+        await job.save("k", b"x" * 1_001)
+    assert await keys(pool) == []
+    assert await job.save("k", b"x" * 1_000) == KEPT
+
+
+async def test_the_longest_unused_make_room_and_no_more_than_needed(pool: Pool[Record], job: Job) -> None:
+    for key in ("a", "b", "c", "d"):
+        await job.save(key, b"x" * 250)
+    await used(pool, "b", "d", "a", "c")
+    assert await job.find("b") == "b"  # which counts as use
+    assert await job.save("e", b"x" * 300) == KEPT
+    assert await keys(pool) == [":b", ":c", ":e"]
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_nobody_finds_for_long_goes_object_and_all(
+    pool: Pool[Record], job: Job, objects: ObstoreObjects, lead: lease.Lease
+) -> None:
+    for key in ("old", "young"):
+        await job.save(key)
+    await pool.execute("update caches set used_at = now() - interval '8 days' where key = 'old'")
+    assert await job.find("old", "ol") is None
+    sweeper = SweepCaches(pool, lead, objects, AT_ONCE)
+    assert [await sweeper.run_once() for _ in range(3)] == [Pass(1, 0), Pass(0, 1), Pass(0, 0)]
+    assert await pool.fetchval("select count(*) from caches") == 1
+    assert await stored(objects) == 1
+    assert await job.read("young") == b"x"
+
+
+async def test_an_entry_past_its_time_gives_way_to_a_new_one_before_the_sweeper_comes(
+    pool: Pool[Record], job: Job
+) -> None:
+    await job.save("k", b"old")
+    await pool.execute("update caches set used_at = now() - interval '8 days'")
+    assert await job.save("k", b"new") == KEPT
+    assert await job.read("k") == b"new"
+
+
+async def test_whoever_reads_an_entry_that_makes_room_reads_it_to_its_end(
+    pool: Pool[Record], caches: Caches, job: Job, objects: ObstoreObjects, lead: lease.Lease
+) -> None:
+    await job.save("a", b"x" * 900)
+    found = await caches.find(job.id, 1, "a")
+    assert found
+    await job.save("b", b"x" * 900)
+    assert await SweepCaches(pool, lead, objects, Settings()).run_once() == Pass(0, 0)
+    assert b"".join([piece async for piece in caches.read(found)]) == b"x" * 900
+
+
+async def test_a_store_that_is_away_is_asked_again(pool: Pool[Record], job: Job, lead: lease.Lease) -> None:
+    class Away:
+        def __init__(self) -> None:
+            self.deleted: list[str] = []
+            self.away = True
+
+        async def delete(self, key: str) -> None:
+            if self.away:
+                raise Unavailable("not now")
+            self.deleted.append(key)
+
+    await job.save("a")
+    await pool.execute("update caches set state = 'gone'")
+    away = Away()
+    sweeper = SweepCaches(pool, lead, away, AT_ONCE)
+    assert await sweeper.run_once() == Pass(0, 0)
+    away.away = False
+    assert await sweeper.run_once() == Pass(0, 1)
+    assert len(away.deleted) == 1
+
+
+async def test_who_does_not_lead_sweeps_nothing(
+    pool: Pool[Record], job: Job, objects: ObstoreObjects, lead: lease.Lease
+) -> None:
+    await job.save("old")
+    await pool.execute("update caches set used_at = now() - interval '8 days'")
+    await pool.execute("update leases set token = token + 1")
+    with pytest.raises(LeaseLost):
+        await SweepCaches(pool, lead, objects, AT_ONCE).run_once()
+    assert await keys(pool) == [":old"]
+
+
+async def test_an_entry_whose_object_is_lost_is_not_found_again(
+    caches: Caches, job: Job, objects: ObstoreObjects
+) -> None:
+    await job.save("k")
+    found = await caches.find(job.id, 1, "k")
+    assert found
+    await objects.delete(found.object_key)
+    await caches.lost(found)
+    assert await job.find("k") is None
+    assert await job.save("k", b"again") == KEPT
