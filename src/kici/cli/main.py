@@ -13,6 +13,7 @@ _COMMANDS = {
     "compile": ("kici.cli.commands.compile", "compile_", "Write .kici/kici.lock.json from the workflows."),
     "completion": ("kici.cli.commands.completion", "completion", "Print a shell's completion script."),
     "diff": ("kici.cli.commands.diff", "diff", "Say how the workflows differ from the lock file."),
+    "fixture": ("kici.cli.commands.fixture", "fixture", "Print an event, to be run or previewed from a file."),
     "init": ("kici.cli.commands.init", "init", "Make the first workflow of a repository."),
     "preview": ("kici.cli.commands.preview", "preview", "Say which jobs an event would run, and why not the others."),
     "run": ("kici.cli.commands.run", "run", "Run workflows."),
