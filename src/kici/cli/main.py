@@ -21,6 +21,7 @@ _COMMANDS = {
     "docs": ("kici.cli.commands.docs", "docs", "The documentation that fits this version."),
     "endpoints": ("kici.cli.commands.endpoints", "endpoints", "Where the events come in that the workflows wait for."),
     "hook": ("kici.cli.commands.hook", "hook", "The hook that keeps the lock file up to date."),
+    "fixture": ("kici.cli.commands.fixture", "fixture", "Print an event, to be run or previewed from a file."),
     "init": ("kici.cli.commands.init", "init", "Make the first workflow of a repository."),
     "login": ("kici.cli.commands.login", "login", "Remember an orchestrator and a token."),
     "logout": ("kici.cli.commands.login", "logout", "Forget the orchestrator and the token."),

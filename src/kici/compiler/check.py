@@ -12,6 +12,7 @@ from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, LockFile, LockJob, LockW
 
 _SAID_BEFORE = re.compile(
     r"(which is not among the workflow's jobs|it has no jobs|has no steps)$|two (jobs|steps) called|two jobs are called"
+    r"|^(a schedule: |a trigger's |input ')"
 )
 """With a better place, by the definitions, the lowering or `_same_names`."""
 

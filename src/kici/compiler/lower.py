@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
-from kici.engine.lockfile import (
-    DispatchTrigger,
-    GenericWebhookTrigger,
-    LockWorkflow,
-    ManualTrigger,
-    PrTrigger,
-    PushTrigger,
-    SourceLocation,
-    TagTrigger,
-    Trigger,
-)
+from kici.compiler.lower_triggers import lowered_triggers
+from kici.engine.lockfile import LockWorkflow, SourceLocation
 from kici.lowering.jobs import lowered_concurrency, lowered_generator, lowered_job, lowered_rules
-from kici.lowering.patterns import lowered_patterns
-from kici.sdk import triggers as sdk_triggers
 from kici.sdk.generators import Generator
 from kici.sdk.jobs import Job
 from kici.sdk.problems import Location, refuse
@@ -40,15 +28,16 @@ class Lowering:
         own = self.locate(workflow.location)
         file = f".kici/{path}"
         _check_needs(workflow)
+        subject = f"workflow {workflow.name!r}"
         return LockWorkflow(
             name=workflow.name,
             source=own if own and own.file == file else SourceLocation(file),
             export=export,
             content_hash="",
-            triggers=tuple(one for trigger in workflow.on for one in _trigger(trigger, workflow)),
+            triggers=tuple(one for trigger in workflow.on for one in lowered_triggers(trigger, subject)),
             jobs=tuple(lowered_job(job, workflow, self.locate) for job in workflow.jobs),
             generators=tuple(lowered_generator(one, self.locate) for one in workflow.generators),
-            rules=lowered_rules(workflow.rules, f"workflow {workflow.name!r}", workflow.location),
+            rules=lowered_rules(workflow.rules, subject, workflow.location),
             description=workflow.description,
             env=workflow.env,
             concurrency=lowered_concurrency(workflow.concurrency),
@@ -82,27 +71,3 @@ def _check_needs(workflow: Workflow) -> None:
             if not isinstance(wanted, str) and id(wanted) not in seen:
                 seen.add(id(wanted))
                 reached.append(wanted)
-
-
-def _trigger(trigger: sdk_triggers.Trigger, workflow: Workflow) -> Iterator[Trigger]:
-    subject, where = f"workflow {workflow.name!r}", workflow.location
-    match trigger:
-        case sdk_triggers.Push(branches, tags, paths):
-            if branches is not None:
-                yield PushTrigger(lowered_patterns(branches, subject, where), paths)
-            if tags is not None:
-                yield TagTrigger(lowered_patterns(tags, subject, where))
-        case sdk_triggers.Tag(patterns):
-            yield TagTrigger(lowered_patterns(patterns, subject, where))
-        case sdk_triggers.Pr(events, target, source, paths):
-            yield PrTrigger(
-                events, lowered_patterns(target, subject, where), lowered_patterns(source, subject, where), paths
-            )
-        case sdk_triggers.Dispatch(types):
-            yield DispatchTrigger(types)
-        case sdk_triggers.GenericWebhook(source, events):
-            yield GenericWebhookTrigger(source, events)
-        case sdk_triggers.Manual():
-            yield ManualTrigger()
-        case _:
-            refuse(subject, f"on: {trigger!r} is no trigger: write push(…), pr(…), tag(…) or manual()", where)

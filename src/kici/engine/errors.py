@@ -34,6 +34,24 @@ class MatrixError(EngineError):
     code = "matrix_expansion"
 
 
+class CronError(EngineError):
+    """A cron expression or its time zone cannot be used."""
+
+    code = "cron_invalid"
+
+
+class PathError(EngineError):
+    """A path into a payload is not one."""
+
+    code = "path_invalid"
+
+
+class InputError(EngineError):
+    """Inputs that the trigger does not take. The message names each."""
+
+    code = "input_invalid"
+
+
 class EvaluationError(EngineError):
     """What the functions of a workflow gave is too large, cannot be read, or cannot be so in its run."""
 

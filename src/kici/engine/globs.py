@@ -141,20 +141,20 @@ def _segment(segment: str, glob: str) -> str:
             out += f"[^/{body}]" if negated else f"[{body}]"
             index = end
         elif character == "\\" and following:
-            out += _literal(following)
+            out += literal(following)
             index += 1
         elif character == "|" and groups:
             out += "|"
         elif character == ")" and groups:
             out += groups.pop()
         else:
-            out += _literal(character)
+            out += literal(character)
         index += 1
     if groups:
         raise PatternError(f"glob {glob!r} has a group without its `)`")
     return out
 
 
-def _literal(character: str) -> str:
+def literal(character: str) -> str:
     """For RE2, which takes a backslash before every character that is no letter, digit or `_`, and is ASCII."""
     return character if character.isalnum() or character == "_" or not character.isascii() else f"\\{character}"

@@ -17,61 +17,59 @@ from msgspec import Struct, field
 from msgspec.structs import FieldInfo, fields
 
 from kici.engine.errors import LockFileError
+from kici.engine.lock_triggers import (
+    DispatchTrigger,
+    GenericWebhookTrigger,
+    ManualTrigger,
+    Node,
+    Pattern,
+    PrTrigger,
+    PushTrigger,
+    Regex,
+    TagTrigger,
+    Trigger,
+)
+
+__all__ = [
+    "HOOKS",
+    "MAX_BYTES",
+    "MAX_JOBS_PER_WORKFLOW",
+    "MAX_MATRIX_COMBINATIONS",
+    "PATH",
+    "SCHEMA_VERSION",
+    "DispatchTrigger",
+    "GenericWebhookTrigger",
+    "LockCache",
+    "LockConcurrency",
+    "LockFile",
+    "LockGenerator",
+    "LockJob",
+    "LockNeed",
+    "LockParallel",
+    "LockRule",
+    "LockStep",
+    "LockWorkflow",
+    "ManualTrigger",
+    "Node",
+    "Pattern",
+    "PrTrigger",
+    "PushTrigger",
+    "Regex",
+    "Retry",
+    "SourceLocation",
+    "StepKind",
+    "TagTrigger",
+    "Trigger",
+    "decode",
+    "encode",
+    "json_schema",
+]
 
 PATH = ".kici/kici.lock.json"
 SCHEMA_VERSION = 1
 MAX_BYTES = 5_000_000
 MAX_JOBS_PER_WORKFLOW = 500
 MAX_MATRIX_COMBINATIONS = 256
-
-
-class Regex(Struct, frozen=True, forbid_unknown_fields=True):
-    regex: str
-    """RE2 syntax."""
-
-
-Pattern = str | Regex
-
-
-class Node(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Base of what stands in the lock file: strict when read, without defaults when written."""
-
-
-class GitTrigger(Node, frozen=True, tag_field="type"):
-    """Base of the triggers that a repository's own events fire."""
-
-
-class PushTrigger(GitTrigger, frozen=True, tag="push"):
-    branches: tuple[Pattern, ...] = ()
-    paths: tuple[str, ...] = ()
-
-
-class TagTrigger(GitTrigger, frozen=True, tag="tag"):
-    patterns: tuple[Pattern, ...] = ()
-
-
-class PrTrigger(GitTrigger, frozen=True, tag="pr"):
-    events: tuple[str, ...] = ("opened", "synchronize", "reopened", "closed")
-    target: tuple[Pattern, ...] = ()
-    source: tuple[Pattern, ...] = ()
-    paths: tuple[str, ...] = ()
-
-
-class DispatchTrigger(GitTrigger, frozen=True, tag="dispatch"):
-    types: tuple[str, ...] = ()
-
-
-class GenericWebhookTrigger(GitTrigger, frozen=True, tag="generic_webhook"):
-    source: str
-    """Name of a generic source of the orchestrator."""
-    events: tuple[str, ...] = ()
-
-
-class ManualTrigger(GitTrigger, frozen=True, tag="manual"):
-    """`kici runs start`. A workflow without it cannot be started by hand."""
-
-
-Trigger = PushTrigger | TagTrigger | PrTrigger | DispatchTrigger | GenericWebhookTrigger | ManualTrigger
 
 
 class SourceLocation(Node, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kici.engine.globs import compile_glob, compile_regex
+from kici.engine.globs import compile_glob, compile_regex, literal
 from kici.engine.lockfile import Pattern, Regex
 
 
@@ -32,6 +32,18 @@ def paths_match(patterns: Sequence[str], changed: Iterable[str]) -> bool:
     return not patterns or any(matches(patterns, path) for path in changed)
 
 
+def text_matches(patterns: Sequence[Pattern], text: str) -> bool:
+    """As `matches`, for a text that somebody wrote.
+
+    A pattern without `*` and `?` is looked for anywhere; with them it must match the whole first line, without the
+    blanks around it, and `*` stands for any characters. A regex is searched for in all of it.
+    """
+    positive = [pattern for pattern in patterns if not _excludes(pattern)]
+    if any(_in_text(pattern, text) for pattern in patterns if _excludes(pattern)):
+        return False
+    return not positive or any(_in_text(pattern, text) for pattern in positive)
+
+
 def show(pattern: Pattern) -> str:
     """As people read it: `main`, `!dev`, `/^v\\d/`."""
     return f"/{pattern.regex}/" if isinstance(pattern, Regex) else pattern
@@ -45,3 +57,14 @@ def _one(pattern: Pattern, value: str) -> bool:
     if isinstance(pattern, Regex):
         return compile_regex(pattern.regex).search(value) is not None
     return compile_glob(pattern.removeprefix("!") if _excludes(pattern) else pattern)(value)
+
+
+def _in_text(pattern: Pattern, text: str) -> bool:
+    if isinstance(pattern, Regex):
+        return compile_regex(pattern.regex).search(text) is not None
+    wanted = pattern.removeprefix("!")
+    if not any(character in wanted for character in "*?"):
+        return wanted in text
+    first_line = text.strip().partition("\n")[0].strip()
+    written = "".join({"*": ".*", "?": "."}.get(one) or literal(one) for one in wanted)
+    return compile_regex(f"(?s:{written})", of=wanted).fullmatch(first_line) is not None

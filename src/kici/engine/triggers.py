@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
 from kici.engine import changed
-from kici.engine.events import Event, EventType
-from kici.engine.lockfile import (
-    DispatchTrigger,
-    GenericWebhookTrigger,
-    LockWorkflow,
-    ManualTrigger,
-    Pattern,
-    PrTrigger,
-    PushTrigger,
-    TagTrigger,
-    Trigger,
-)
-from kici.engine.patterns import matches, paths_match, show
-from kici.engine.rules import UNKNOWN, decide
+from kici.engine.events import Event
+from kici.engine.lock_triggers import RegisteredTrigger, Trigger
+from kici.engine.lockfile import LockWorkflow
+from kici.engine.trigger_checks import Check, checks_of, rules_of
+
+__all__ = ["Check", "Decision", "match", "needs_registration", "skip_requested"]
 
 _SKIP = re.compile(r"\[(?:skip ci|ci skip|no ci|skip kici|kici skip)\]", re.IGNORECASE)
-_EVENT_TYPES: dict[type[Trigger], EventType] = {
-    PushTrigger: EventType.PUSH,
-    TagTrigger: EventType.TAG,
-    PrTrigger: EventType.PULL_REQUEST,
-    DispatchTrigger: EventType.DISPATCH,
-    GenericWebhookTrigger: EventType.GENERIC_WEBHOOK,
-    ManualTrigger: EventType.MANUAL,
-}
-
-
-class Check(Struct, frozen=True, rename="camel"):
-    """One comparison that was made."""
-
-    check: str
-    pattern: str
-    value: str
-    passed: bool
-    reason: str = ""
 
 
 class Decision(Struct, frozen=True, rename="camel"):
@@ -82,79 +56,21 @@ def skip_requested(message: str) -> str | None:
     return found[0] if found else None
 
 
+def needs_registration(trigger: Trigger) -> bool:
+    """Whether the trigger exists only once the workflow has reached the default branch. The others are looked up in
+    the lock file at the event's own commit, or at the head of the branch that decides.
+    """
+    return isinstance(trigger, RegisteredTrigger)
+
+
 def _checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[Check]:
     """Up to the first one that fails."""
     checks = []
-    for check in _all_checks(workflow, trigger, event):
+    for check in chain(checks_of(workflow, trigger, event), rules_of(workflow, event)):
         checks.append(check)
         if not check.passed:
             break
     return checks
-
-
-def _all_checks(workflow: LockWorkflow, trigger: Trigger, event: Event) -> list[Check]:
-    wanted = _EVENT_TYPES[type(trigger)]
-    checks = [Check("event type", wanted, event.type, event.type is wanted)]
-    if event.type is not wanted:
-        return checks
-    match trigger:
-        case PushTrigger():
-            checks += [_list("branch", trigger.branches, event.branch), _paths(trigger.paths, event)]
-        case TagTrigger():
-            checks += [_list("tag pattern", trigger.patterns, event.tag)]
-        case PrTrigger():
-            checks += [
-                _one_of("action", trigger.events, event.action),
-                _list("target branch", trigger.target, event.base_branch),
-                _list("source branch", trigger.source, event.branch),
-                _paths(trigger.paths, event),
-            ]
-        case DispatchTrigger():
-            checks += [_one_of("dispatch type", trigger.types, event.event_name)]
-        case GenericWebhookTrigger():
-            checks += [
-                _one_of("source", (trigger.source,), event.source),
-                _one_of("event type filter", trigger.events, event.event_name),
-            ]
-        case ManualTrigger():
-            checks += [_one_of("workflow name", (workflow.name,), event.workflow)]
-    return [*checks, *_rules(workflow, event)]
-
-
-def _rules(workflow: LockWorkflow, event: Event) -> Iterator[Check]:
-    """Those of the workflow's rules that need no code. The others are asked in each job."""
-    for rule in workflow.rules:
-        if rule.changed is None:
-            continue
-        verdict = decide([rule], event.changed_files)
-        reason = f"rule {rule.label!r}: {UNKNOWN}" if verdict.warning else ""
-        pattern = f"not {', '.join(rule.changed)}" if rule.negated else ", ".join(rule.changed)
-        yield Check("rule", pattern, _shown(event.changed_files), verdict.passed, reason)
-
-
-def _one_of(check: str, allowed: Sequence[str], value: str) -> Check:
-    return Check(check, ", ".join(allowed), value, not allowed or value in allowed)
-
-
-def _list(check: str, patterns: Sequence[Pattern], value: str) -> Check:
-    return Check(check, ", ".join(map(show, patterns)), value, matches(patterns, value))
-
-
-def _paths(patterns: Sequence[str], event: Event) -> Check:
-    pattern = ", ".join(patterns)
-    if not patterns:
-        return Check("paths", pattern, "", True)
-    if event.changed_files is None:
-        why = f" ({event.changed_since})" if event.changed_since else ""
-        reason = f"it is not known which files changed{why}, so the path filter lets the event pass"
-        return Check("paths", pattern, "unknown", True, reason)
-    return Check("paths", pattern, _shown(event.changed_files), paths_match(patterns, event.changed_files))
-
-
-def _shown(changed: Sequence[str] | None) -> str:
-    if changed is None:
-        return "unknown"
-    return ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
 
 
 def _base(event: Event) -> tuple[str, str]:

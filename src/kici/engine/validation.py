@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from kici.engine import evaluation, matrix, patterns, templates
+from kici.engine import evaluation, matrix, patterns, templates, trigger_problems
 from kici.engine.circles import circle
 from kici.engine.errors import EngineError
 from kici.engine.lifecycle import TERMINAL_JOB
@@ -18,9 +18,7 @@ from kici.engine.lockfile import (
     LockRule,
     LockStep,
     LockWorkflow,
-    Pattern,
     StepKind,
-    Trigger,
 )
 
 
@@ -37,9 +35,7 @@ def validate(lock: LockFile) -> list[str]:
 def _workflow_problems(workflow: LockWorkflow) -> Iterator[str]:
     if not workflow.jobs and not workflow.generators:
         yield "it has no jobs"
-    for trigger in workflow.triggers:
-        for pattern in _patterns(trigger):
-            yield from _refusal(partial(patterns.check, pattern), "a trigger")
+    yield from trigger_problems.problems(workflow.triggers)
     jobs = [job.name for job in workflow.jobs]
     generators = [generator.name for generator in workflow.generators]
     made = [*jobs, *generators]
@@ -215,13 +211,6 @@ def _concurrency_problems(concurrency: LockConcurrency | None, where: str) -> It
         yield f"{where} has a concurrency of max {concurrency.max}; it is at least 1"
     if concurrency.pending not in ("keep-latest", "queue"):
         yield f"{where} has concurrency pending={concurrency.pending!r}; it is 'keep-latest' or 'queue'"
-
-
-def _patterns(trigger: Trigger) -> Iterator[Pattern]:
-    for name in ("branches", "paths", "patterns", "target", "source"):
-        value = getattr(trigger, name, ())
-        if isinstance(value, tuple):
-            yield from value
 
 
 def _refusal(check: Callable[[], object], where: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from kici.runner import waiting
 from kici.runner.artifacts import Artifacts
 from kici.runner.cache_files import CacheFiles, CacheUse
 from kici.runner.environment import Environment
+from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Doing, Options, ShCommand, command
 from kici.runner.transfers import Transfers
@@ -30,6 +31,8 @@ from kici.sdk.errors import SecretNotFound
 from kici.sdk.facts import AgentFacts, Fanout, Git, JobFacts, Matrix, Outcome, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
 from kici.wire.runner import Annotated, FromRunner, Mask, Summarized
+
+T = TypeVar("T")
 
 _MAX_MASK_CHARS = 65_536
 _PIECE_CHARS = 65_536
@@ -197,6 +200,9 @@ class StepContext:
     @property
     def inputs(self) -> Mapping[str, str]:
         return MappingProxyType(self._state.facts.event.inputs)
+
+    def inputs_as(self, of: type[T], /) -> T:
+        return typed_inputs(of, self._state.facts.event.inputs)
 
     @property
     def git(self) -> Git:

@@ -10,6 +10,7 @@ from kici.sdk.errors import (
     CommandFailed,
     CommandInvalid,
     DefinitionError,
+    InputInvalid,
     NoOutput,
     OutputInvalid,
     OutputsOfMany,
@@ -17,15 +18,37 @@ from kici.sdk.errors import (
     WaitTimeout,
 )
 from kici.sdk.facts import Event, Fanout, Git, Matrix, Needed, NeededInstance, Outcome, Output
+from kici.sdk.forge_triggers import (
+    comment,
+    create,
+    delete,
+    fork,
+    release,
+    review,
+    review_comment,
+    star,
+    status,
+    watch,
+    webhook,
+    workflow_run,
+)
 from kici.sdk.generators import Generator, jobs
 from kici.sdk.hooks import Hook, hook
+from kici.sdk.internal_triggers import (
+    generic_webhook,
+    job_complete,
+    kici_event,
+    lifecycle,
+    schedule,
+    workflow_complete,
+)
 from kici.sdk.jobs import Job, JobOptions, Need, job
 from kici.sdk.labels import Labels, labels
 from kici.sdk.parallel import Group, parallel
 from kici.sdk.rules import Rule, changed, rule, skip_if, skip_unless
 from kici.sdk.setup import Setup, mise, setup, uv_sync
 from kici.sdk.steps import Retry, Step, StepOptions, step
-from kici.sdk.triggers import Trigger, dispatch, generic_webhook, manual, pr, push, tag
+from kici.sdk.triggers import Trigger, dispatch, manual, pr, push, tag
 from kici.sdk.workflows import Workflow, WorkflowOptions, workflow
 
 __all__ = [
@@ -47,6 +70,7 @@ __all__ = [
     "Git",
     "Group",
     "Hook",
+    "InputInvalid",
     "Job",
     "JobOptions",
     "Labels",
@@ -74,24 +98,41 @@ __all__ = [
     "WorkflowOptions",
     "cache",
     "changed",
+    "comment",
     "concurrency",
+    "create",
+    "delete",
     "dispatch",
+    "fork",
     "generic_webhook",
     "hook",
     "job",
+    "job_complete",
     "jobs",
+    "kici_event",
     "labels",
+    "lifecycle",
     "manual",
     "mise",
     "parallel",
     "pr",
     "push",
+    "release",
+    "review",
+    "review_comment",
     "rule",
+    "schedule",
     "setup",
     "skip_if",
     "skip_unless",
+    "star",
+    "status",
     "step",
     "tag",
     "uv_sync",
+    "watch",
+    "webhook",
     "workflow",
+    "workflow_complete",
+    "workflow_run",
 ]

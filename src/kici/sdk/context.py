@@ -246,7 +246,13 @@ class Ctx(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, str]:
-        """Inputs of a dispatch or a manual start."""
+        """Inputs of a dispatch, a schedule or a manual start, as text."""
+
+    def inputs_as(self, inputs: type[T], /) -> T:
+        """The same, typed: `ctx.inputs_as(Inputs).target`, with the class that the trigger has.
+
+        Where the event has none of them (it was a push) the class's defaults are taken; `InputInvalid` if one has none.
+        """
 
     @property
     def git(self) -> Git: ...

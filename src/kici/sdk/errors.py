@@ -53,6 +53,12 @@ class SecretNotFound(SdkError, KeyError):
         return str(self.args[0])
 
 
+class InputInvalid(SdkError):
+    """The event's inputs are not what `ctx.inputs_as` was asked for."""
+
+    code = "input_invalid"
+
+
 class NoOutput(SdkError):
     """The step or job has not returned anything (yet)."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from kici.sdk.problems import refuse
-from kici.sdk.values import Pattern, Patterns, checked_globs, checked_patterns, checked_words, one_of
+from kici.sdk.problems import Location, call_site, refuse
+from kici.sdk.values import Pattern, Patterns, checked_globs, checked_patterns, checked_words, nearest, one_of
 
 PrEvent: TypeAlias = Literal[
     "opened",
@@ -32,11 +32,25 @@ PrEvent: TypeAlias = Literal[
 PR_EVENTS: tuple[PrEvent, ...] = PrEvent.__args__  # type: ignore[attr-defined]
 DEFAULT_PR_EVENTS: tuple[PrEvent, ...] = ("opened", "synchronize", "reopened", "closed")
 
+NAMES = (
+    *("push", "tag", "pr", "comment", "review", "review_comment", "release", "dispatch", "create", "delete", "status"),
+    *("workflow_run", "fork", "star", "watch", "webhook", "kici_event", "workflow_complete", "job_complete"),
+    *("generic_webhook", "schedule", "lifecycle", "manual"),
+)
+"""Of all triggers, here and in `forge_triggers` and `internal_triggers`."""
+
 Words: TypeAlias = "str | list[str] | tuple[str, ...]"
 
 
-class Trigger(Struct, frozen=True):
+W = TypeVar("W", bound=str)
+Choice: TypeAlias = "W | Sequence[W]"
+"""One word or several, of a closed set."""
+
+
+class Trigger(Struct, frozen=True, kw_only=True):
     """Base of the triggers: make one by the function of its name."""
+
+    location: Location = field(default_factory=call_site)
 
 
 class Push(Trigger, frozen=True):
@@ -60,15 +74,11 @@ class Pr(Trigger, frozen=True):
 
 class Dispatch(Trigger, frozen=True):
     types: tuple[str, ...]
-
-
-class GenericWebhook(Trigger, frozen=True):
-    source: str
-    events: tuple[str, ...]
+    inputs: type[Any] | None = None
 
 
 class Manual(Trigger, frozen=True):
-    pass
+    inputs: type[Any] | None = None
 
 
 def push(*, branches: Patterns = (), tags: Patterns = (), paths: Words = ()) -> Push:
@@ -89,37 +99,45 @@ def tag(*patterns: Pattern) -> Tag:
 
 def pr(
     *,
-    events: PrEvent | list[PrEvent] | tuple[PrEvent, ...] = DEFAULT_PR_EVENTS,
+    events: Choice[PrEvent] = DEFAULT_PR_EVENTS,
     target: Patterns = (),
     source: Patterns = (),
     paths: Words = (),
 ) -> Pr:
     """A pull request: `target` is the branch it wants to go to, `source` its head branch."""
-    wanted = checked_words("pr(…)", "events", events)
     return Pr(
-        events=tuple(event for event in wanted if one_of("pr(…)", "events", event, PR_EVENTS)),
+        events=checked_choice("pr(…)", "events", events, PR_EVENTS),
         target=checked_patterns("pr(…)", "target", target),
         source=checked_patterns("pr(…)", "source", source),
         paths=checked_globs("pr(…)", "paths", paths),
     )
 
 
-def dispatch(*, types: Words = ()) -> Dispatch:
-    """An event that somebody sends through the forge's API (GitHub: repository_dispatch)."""
-    return Dispatch(checked_words("dispatch(…)", "types", types))
+def dispatch(*, types: Words = (), inputs: type[Any] | None = None) -> Dispatch:
+    """An event that somebody sends through the forge's API (GitHub: repository_dispatch).
+
+    `inputs` is a dataclass or `msgspec.Struct`: its fields are what the event may carry, `ctx.inputs_as(…)` gives it.
+    """
+    return Dispatch(checked_words("dispatch(…)", "types", types), checked_inputs("dispatch(…)", inputs))
 
 
-def generic_webhook(source: str, *, events: Words = ()) -> GenericWebhook:
-    """A delivery to a generic source of the orchestrator, by the name that `kici-admin source add` gave it."""
-    if not isinstance(source, str) or not source.strip():
-        refuse("generic_webhook(…)", f"source is {source!r}: write the name of the orchestrator's source")
-        source = "?"
-    return GenericWebhook(source, checked_words("generic_webhook(…)", "events", events))
+def manual(*, inputs: type[Any] | None = None) -> Manual:
+    """`kici runs start WORKFLOW`. A workflow without it cannot be started by hand. `inputs` as of `dispatch`."""
+    return Manual(checked_inputs("manual(…)", inputs))
 
 
-def manual() -> Manual:
-    """`kici runs start WORKFLOW`. A workflow without it cannot be started by hand."""
-    return Manual()
+def checked_choice(subject: str, option: str, value: object, allowed: Iterable[str]) -> tuple[str, ...]:
+    """One word or several of a closed set; others are refused with the nearest one."""
+    known = tuple(allowed)
+    return tuple(one for one in checked_words(subject, option, value) if one_of(subject, option, one, known))
+
+
+def checked_inputs(subject: str, inputs: object) -> type[Any] | None:
+    """The class itself; what its fields may be is checked when it is compiled."""
+    if inputs is None or (isinstance(inputs, type) and hasattr(inputs, "__annotations__")):
+        return inputs
+    refuse(subject, f"inputs is {inputs!r}: write a dataclass, or a class of msgspec.Struct, itself: inputs=Inputs")
+    return None
 
 
 def checked_triggers(subject: str, value: object) -> tuple[Trigger, ...]:
@@ -133,5 +151,6 @@ def checked_triggers(subject: str, value: object) -> tuple[Trigger, ...]:
             name = getattr(trigger, "__name__", "push")
             refuse(subject, f"on: {name} is a function, call it: {name}(…)")
         else:
-            refuse(subject, f"on: {trigger!r} is no trigger: write push(…), pr(…), tag(…) or manual()")
+            near = nearest(trigger, NAMES) if isinstance(trigger, str) else ""
+            refuse(subject, f"on: {trigger!r} is no trigger{near}: write push(…), pr(…), tag(…) or manual()")
     return tuple(found)

@@ -12,8 +12,6 @@ from kici.sdk.values import nearest
 NAMES = frozenset(
     {
         *("only_on_first_host", "only_on_last_host", "only_on_fanout_index"),
-        *("comment", "review", "review_comment", "release", "create", "delete", "status", "workflow_run", "fork"),
-        *("star", "watch", "webhook", "kici_event", "workflow_complete", "job_complete", "schedule", "lifecycle"),
         *("registry", "fixture"),
     }
 )

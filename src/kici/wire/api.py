@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -190,7 +191,8 @@ class RunStart(Body, frozen=True):
     """Branch, tag or 40-digit commit; empty = default branch."""
     repo: str = ""
     """Empty = the only repository that the orchestrator knows."""
-    inputs: dict[str, str] = {}
+    inputs: Mapping[str, str | int | float | bool | None] = {}
+    """Text, or values of JSON; what the workflow takes is in its `manual(inputs=…)`."""
 
 
 class RunStarted(Body, frozen=True):

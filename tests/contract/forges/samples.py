@@ -89,6 +89,117 @@ GITHUB_PING: dict[str, Any] = {
     "repository": REPOSITORY,
     "sender": SENDER,
 }
+GITHUB_COMMENT: dict[str, Any] = {
+    "action": "created",
+    "issue": {
+        "number": 1,
+        "title": "Spelling error",
+        "state": "open",
+        "user": SENDER,
+        "body": "It looks like",
+        "id": 4,
+    },
+    "comment": {"id": 492700400, "user": SENDER, "author_association": "OWNER", "body": "/deploy staging\nnow"},
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_PULL_REQUEST_COMMENT: dict[str, Any] = {
+    **GITHUB_COMMENT,
+    "issue": {
+        **GITHUB_COMMENT["issue"],
+        "number": 2,
+        "pull_request": {"url": "https://api.github.com/repos/Codertocat/Hello-World/pulls/2"},
+    },
+}
+GITHUB_REVIEW: dict[str, Any] = {
+    "action": "submitted",
+    "review": {"id": 237895671, "user": SENDER, "body": None, "commit_id": AFTER, "state": "approved"},
+    "pull_request": GITHUB_PULL_REQUEST["pull_request"],
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_REVIEW_COMMENT: dict[str, Any] = {
+    "action": "created",
+    "comment": {"id": 284312630, "path": "README.md", "position": 1, "body": "Maybe more emoji", "user": SENDER},
+    "pull_request": GITHUB_PULL_REQUEST["pull_request"],
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_RELEASE: dict[str, Any] = {
+    "action": "published",
+    "release": {
+        "id": 17372790,
+        "tag_name": "0.0.1",
+        "target_commitish": "main",
+        "name": None,
+        "draft": False,
+        "body": "",
+    },
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_CREATE: dict[str, Any] = {
+    "ref": "simple-tag",
+    "ref_type": "tag",
+    "master_branch": "main",
+    "description": None,
+    "pusher_type": "user",
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_DELETE: dict[str, Any] = {
+    "ref": "feature/x",
+    "ref_type": "branch",
+    "pusher_type": "user",
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_STATUS: dict[str, Any] = {
+    "id": 6805126730,
+    "sha": AFTER,
+    "name": "Codertocat/Hello-World",
+    "target_url": None,
+    "context": "ci/build",
+    "description": None,
+    "state": "failure",
+    "commit": {"sha": AFTER},
+    "branches": [{"name": "feature/x", "commit": {"sha": AFTER}, "protected": False}],
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_WORKFLOW_RUN: dict[str, Any] = {
+    "action": "completed",
+    "workflow_run": {
+        "id": 30433642,
+        "name": "Build",
+        "head_branch": "feature/x",
+        "head_sha": AFTER,
+        "event": "push",
+        "status": "completed",
+        "conclusion": "success",
+    },
+    "workflow": {"id": 159038, "name": "Build", "path": ".github/workflows/build.yml"},
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_FORK: dict[str, Any] = {
+    "forkee": {**REPOSITORY, "full_name": "Octocoders/Hello-World", "fork": True},
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_STAR: dict[str, Any] = {
+    "action": "created",
+    "starred_at": "2019-05-15T15:20:40Z",
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
+GITHUB_WATCH: dict[str, Any] = {"action": "started", "repository": REPOSITORY, "sender": SENDER}
+GITHUB_DEPLOYMENT: dict[str, Any] = {
+    "action": "created",
+    "deployment": {"id": 145988746, "sha": AFTER, "ref": "main", "task": "deploy", "environment": "production"},
+    "repository": REPOSITORY,
+    "sender": SENDER,
+}
 LOCAL_PUSH: dict[str, Any] = {
     "repository": "local/demo",
     "default_branch": "main",
@@ -160,9 +271,45 @@ DELIVERIES = {
     "github push": github("push", GITHUB_PUSH),
     "github pull request": github("pull_request", GITHUB_PULL_REQUEST),
     "github dispatch": github("repository_dispatch", GITHUB_DISPATCH),
+    "github comment": github("issue_comment", GITHUB_COMMENT),
+    "github comment on a pull request": github("issue_comment", GITHUB_PULL_REQUEST_COMMENT),
+    "github review": github("pull_request_review", GITHUB_REVIEW),
+    "github review comment": github("pull_request_review_comment", GITHUB_REVIEW_COMMENT),
+    "github release": github("release", GITHUB_RELEASE),
+    "github create": github("create", GITHUB_CREATE),
+    "github delete": github("delete", GITHUB_DELETE),
+    "github status": github("status", GITHUB_STATUS),
+    "github workflow run": github("workflow_run", GITHUB_WORKFLOW_RUN),
+    "github fork": github("fork", GITHUB_FORK),
+    "github star": github("star", GITHUB_STAR),
+    "github watch": github("watch", GITHUB_WATCH),
+    "github anything": github("deployment", GITHUB_DEPLOYMENT),
     "generic with a signature": generic(b'{"severity": "high"}'),
     "generic with a key": generic(b'{"severity": "high"}', verification_method="api_key"),
     "local push": local(),
+}
+
+
+def _of_github(kind: EventType, forge_event: str, payload: Any, *, branch: str = "main", **fields: Any) -> Event:
+    return Event(
+        kind,
+        action=payload.get("action", ""),
+        branch=branch,
+        repo="Codertocat/Hello-World",
+        actor="Codertocat",
+        forge_event=forge_event,
+        payload=payload,
+        **fields,
+    )
+
+
+_REVIEWED: dict[str, Any] = {
+    "pr_number": 2,
+    "issue_number": 2,
+    "branch": "changes",
+    "base_branch": "main",
+    "sha": AFTER,
+    "message": "Update the README with new information.",
 }
 
 NORMALIZED = {
@@ -176,6 +323,7 @@ NORMALIZED = {
         actor="Codertocat",
         message="Update README.md\n\nwith words",
         changed_files=("README.md", "docs/new.md", "old.md"),
+        forge_event="push",
         payload=GITHUB_PUSH,
     ),
     "github pull request": Event(
@@ -189,6 +337,7 @@ NORMALIZED = {
         pr_number=2,
         actor="Codertocat",
         message="Update the README with new information.",
+        forge_event="pull_request",
         payload=GITHUB_PULL_REQUEST,
     ),
     "github dispatch": Event(
@@ -198,14 +347,70 @@ NORMALIZED = {
         branch="main",
         repo="Codertocat/Hello-World",
         actor="Codertocat",
-        inputs={"target": "staging", "dry": "true", "count": "3"},
+        inputs={"target": "staging", "dry": "true", "count": "3", "list": "[1]"},
+        forge_event="repository_dispatch",
         payload=GITHUB_DISPATCH,
     ),
+    "github comment": _of_github(
+        EventType.COMMENT, "issue_comment", GITHUB_COMMENT, issue_number=1, body="/deploy staging\nnow"
+    ),
+    "github comment on a pull request": _of_github(
+        EventType.COMMENT,
+        "issue_comment",
+        GITHUB_PULL_REQUEST_COMMENT,
+        branch="",
+        issue_number=2,
+        pr_number=2,
+        body="/deploy staging\nnow",
+    ),
+    "github review": _of_github(EventType.REVIEW, "pull_request_review", GITHUB_REVIEW, state="approved", **_REVIEWED),
+    "github review comment": _of_github(
+        EventType.REVIEW_COMMENT,
+        "pull_request_review_comment",
+        GITHUB_REVIEW_COMMENT,
+        body="Maybe more emoji",
+        **_REVIEWED,
+    ),
+    "github release": _of_github(
+        EventType.RELEASE, "release", GITHUB_RELEASE, branch="", tag="0.0.1", event_name="0.0.1"
+    ),
+    "github create": _of_github(
+        EventType.CREATE, "create", GITHUB_CREATE, branch="", tag="simple-tag", event_name="simple-tag", ref_type="tag"
+    ),
+    "github delete": _of_github(EventType.DELETE, "delete", GITHUB_DELETE, event_name="feature/x", ref_type="branch"),
+    "github status": _of_github(
+        EventType.STATUS, "status", GITHUB_STATUS, event_name="ci/build", state="failure", commit=AFTER
+    ),
+    "github workflow run": _of_github(
+        EventType.WORKFLOW_RUN, "workflow_run", GITHUB_WORKFLOW_RUN, event_name="Build", state="success", commit=AFTER
+    ),
+    "github fork": _of_github(EventType.FORK, "fork", GITHUB_FORK),
+    "github star": _of_github(EventType.STAR, "star", GITHUB_STAR),
+    "github watch": _of_github(EventType.WATCH, "watch", GITHUB_WATCH),
+    "github anything": Event(
+        EventType.WEBHOOK,
+        action="created",
+        actor="Codertocat",
+        repo="Codertocat/Hello-World",
+        source_repo="Codertocat/Hello-World",
+        forge_event="deployment",
+        payload=GITHUB_DEPLOYMENT,
+    ),
     "generic with a signature": Event(
-        EventType.GENERIC_WEBHOOK, action="alert", source="monitor", event_name="alert", payload={"severity": "high"}
+        EventType.GENERIC_WEBHOOK,
+        action="alert",
+        source="monitor",
+        event_name="alert",
+        forge_event="alert",
+        payload={"severity": "high"},
     ),
     "generic with a key": Event(
-        EventType.GENERIC_WEBHOOK, action="alert", source="monitor", event_name="alert", payload={"severity": "high"}
+        EventType.GENERIC_WEBHOOK,
+        action="alert",
+        source="monitor",
+        event_name="alert",
+        forge_event="alert",
+        payload={"severity": "high"},
     ),
     "local push": Event(
         EventType.PUSH,
@@ -216,6 +421,7 @@ NORMALIZED = {
         actor="ada",
         message="Say hello",
         changed_files=("README.md", "src/a.py"),
+        forge_event="push",
         payload=LOCAL_PUSH,
     ),
 }

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from asyncpg import Pool, Record
 
+from kici.engine.lock_triggers import LockInput
 from kici.engine.lockfile import LockWorkflow, ManualTrigger
 from kici.orchestrator.api.run_start import routes
 from kici.orchestrator.http import application
@@ -129,6 +130,27 @@ async def test_what_cannot_be_right_is_refused_with_the_field(
     answer = await client.post(PATH, json=body)
     assert answer.status_code == 400
     assert field in answer.text
+
+
+DEPLOY = workflow("deploy", on=[ManualTrigger({"count": LockInput("integer", required=True, le=3)})])
+
+
+async def test_inputs_are_checked_before_anything_is_stored(pool: Pool[Record], client: httpx.AsyncClient) -> None:
+    await register(pool, "local/app", DEPLOY)
+    for inputs, says in (
+        ({"count": 7}, "input 'count' is 7; it is at most 3"),
+        ({"count": "x"}, "it is a whole number"),
+        ({"cuont": 1}, "there is no input 'cuont' (did you mean 'count'?)"),
+        ({}, "input 'count' is missing"),
+    ):
+        answer = await client.post(PATH, json={"workflow": "deploy", "inputs": inputs})
+        assert (answer.status_code, says in answer.json()["error"]) == (400, True)
+    assert await pool.fetchval("select count(*) from event_log") == 0
+    for good in ({"count": 2}, {"count": "2"}):
+        assert (await client.post(PATH, json={"workflow": "deploy", "inputs": good})).status_code == 202
+    # At another commit the workflow may take others: only the pipeline knows.
+    other = await client.post(PATH, json={"workflow": "deploy", "ref": "dev", "inputs": {"x": True}})
+    assert other.status_code == 202
 
 
 async def test_only_who_may_trigger_runs_may_start_one(

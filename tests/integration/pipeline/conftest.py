@@ -132,6 +132,11 @@ class Rig:
         assert row
         return row
 
+    async def last_event(self) -> Record:
+        row = await self.pool.fetchrow("select * from event_log order by received_at desc, id desc limit 1")
+        assert row
+        return row
+
     async def runs(self) -> list[Record]:
         return await self.pool.fetch("select * from execution_runs order by workflow_name, created_at")
 

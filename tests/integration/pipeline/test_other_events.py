@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kici.engine.lock_triggers import LockInput
 from kici.engine.lockfile import (
     DispatchTrigger,
     GenericWebhookTrigger,
@@ -114,6 +115,39 @@ async def test_a_dispatch_is_about_the_head_of_the_default_branch_now(rig: Rig) 
     (run,) = await rig.runs()
     assert (run["workflow_name"], run["sha"], run["ref"]) == ("deploy", sha, "refs/heads/main")
     assert run["event"]["inputs"] == {"target": "x"}
+
+
+async def test_typed_inputs_reach_the_run_with_their_defaults_and_bad_ones_end_the_event(rig: Rig) -> None:
+    wanted = {
+        "target": LockInput("string", required=True, choices=("prod", "staging")),
+        "count": LockInput("integer", default=1),
+    }
+    typed = workflow("typed", on=[DispatchTrigger(("go",), wanted)], jobs=[job("a", env={"T": "{input.target}"})])
+    any_text = workflow("free", on=[DispatchTrigger(("both",)), DispatchTrigger(("go2",))])
+    both = workflow("both", on=[DispatchTrigger(("both",), wanted)])
+    rig.remote.commit({LOCK: lock(typed, any_text, both)})
+    rig.remote.push()
+
+    async def dispatch(kind: str, payload: Any) -> Any:
+        body = {"action": kind, "branch": "main", "client_payload": payload, "repository": repository(rig)}
+        await rig.deliver(await rig.github_source(), "repository_dispatch", body)
+        return await rig.done()
+
+    assert (await dispatch("go", {"target": "prod"})).status == "processed"
+    (run,) = await rig.runs()
+    assert run["event"]["inputs"] == {"target": "prod", "count": "1"}
+    for payload, says in (
+        ({"target": "prd"}, "typed: input 'target' is 'prd' (did you mean 'prod'?)"),
+        ({"target": "prod", "count": [1]}, "typed: input 'count' is '[1]'; it is a whole number"),
+        ({"target": "prod", "more": {"a": 1}}, "typed: there is no input 'more'"),
+        (None, "typed: input 'target' is missing"),
+    ):
+        done = await dispatch("go", payload)
+        assert done.status == "failed"
+        assert says in (await rig.last_event())["error_message"]
+    done = await dispatch("both", {"x": 1})
+    assert (done.status, len(done.run_ids)) == ("processed", 1)
+    assert "both: there is no input 'x'" in str((await rig.last_event())["warnings"])
 
 
 async def test_a_generic_webhook_starts_what_default_branches_have_registered_for_its_source(rig: Rig) -> None:
@@ -225,14 +259,16 @@ async def test_a_workflow_with_manual_is_started_by_hand_at_the_ref_that_was_ask
 @pytest.mark.parametrize(
     ("start", "sentence"),
     [
-        ({"workflow": "pushed"}, "has no manual() among its triggers; by hand one can start ops"),
-        ({"workflow": "ghost"}, "there is no workflow 'ghost' at that commit; by hand one can start ops"),
+        ({"workflow": "pushed"}, "has no manual() among its triggers; by hand one can start ops, typed"),
+        ({"workflow": "ghost"}, "there is no workflow 'ghost' at that commit; by hand one can start ops, typed"),
+        ({"workflow": "typed", "inputs": {"count": "x"}}, "typed: input 'count' is 'x'; it is a whole number"),
         ({"workflow": "ops", "ref": "nowhere"}, "local/app has no 'nowhere'"),
         ({"workflow": "ops", "ref": "--output=x"}, "cannot be the name of a branch or tag"),
     ],
 )
-async def test_what_cannot_be_started_by_hand_says_why(rig: Rig, start: dict[str, str], sentence: str) -> None:
-    rig.local.commit({LOCK: lock(workflow("pushed"), workflow("ops", on=[ManualTrigger()]))})
+async def test_what_cannot_be_started_by_hand_says_why(rig: Rig, start: dict[str, Any], sentence: str) -> None:
+    typed = workflow("typed", on=[ManualTrigger({"count": LockInput("integer", default=1)})])
+    rig.local.commit({LOCK: lock(workflow("pushed"), workflow("ops", on=[ManualTrigger()]), typed)})
     rig.local.push()
     event_id = await by_hand(rig, **start)
     assert (await rig.done()).status == "failed"

@@ -51,6 +51,7 @@ COLD = {
         "tokens.touch_admin",
         "tokens.touch_agent",
         "tokens.why_refused",
+        "registrations.workflow",
     },
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},

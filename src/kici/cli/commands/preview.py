@@ -9,18 +9,21 @@ import click
 from kici.cli import names
 
 if TYPE_CHECKING:
+    from kici.cli.local.event import Asked
     from kici.engine.events import Event
+    from kici.engine.lockfile import LockWorkflow
     from kici.engine.plan import Plan, PlannedJob
     from kici.engine.triggers import Decision
 
-EVENTS = ("push", "tag", "pr", "dispatch", "generic_webhook", "manual")
-
 
 @click.command()
-@click.option("--event", "kind", type=click.Choice(EVENTS), default="push", show_default=True)
-@click.option("--ref", default="main", show_default=True, help="Branch or tag; of a pull request its head branch.")
-@click.option("--target", default="main", show_default=True, help="Of a pull request: the branch it wants to go to.")
-@click.option("--action", default="opened", show_default=True, help="Of a pull request.")
+@click.option(
+    "--event", "kind", metavar="EVENT", default="push", help="As `kici fixture` takes it, or a file; else push."
+)
+@click.option("--ref", default="", help="Branch (main if left out) or tag; of a pull request its head branch.")
+@click.option("--target", default="", help="Of a pull request: the branch it wants to go to; main if left out.")
+@click.option("--action", default="", help="Of a pull request: opened if left out.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input (repeat it).")
 @click.option("--changed", multiple=True, help="A file that changed (repeat it), in the place of what git says.")
 @click.option("--base", default="", metavar="REF", help="Compare with where the checkout left this one.")
 @click.option("--source", default="", help="Of a generic webhook: the source's name.")
@@ -38,6 +41,7 @@ def preview(
     ref: str,
     target: str,
     action: str,
+    inputs: tuple[str, ...],
     changed: tuple[str, ...],
     base: str,
     source: str,
@@ -50,23 +54,27 @@ def preview(
     The workflows are compiled in memory; what decides is what the orchestrator uses.
     """
     from kici.cli import repository
+    from kici.cli.commands.run_local import given_inputs
     from kici.cli.local.changed import with_changed
+    from kici.cli.local.event import Asked
     from kici.compiler.compile import compile_directory
-    from kici.engine import plan, triggers
+    from kici.engine import triggers
     from kici.engine.changed import told
     from kici.errors import KiciError
 
     root = repository.root()
     lock = compile_directory(root).needed()
-    event = _event(kind, ref, target, action, source, event_name, only)
-    event = with_changed(root, event, lock.workflows, given=changed, base=base)
-    if not changed and (sentence := told(event)):
-        click.echo(sentence, err=True)
     names = [workflow.name for workflow in lock.workflows]
     if only and only not in names:
         raise KiciError(f"there is no workflow {only!r}; there are {', '.join(sorted(names))}")
+    named = next((workflow for workflow in lock.workflows if workflow.name == only), None)
+    asked = Asked(kind, ref, target, inputs=given_inputs(inputs))
+    event = _event(asked, action, source, event_name, named)
+    event = with_changed(root, event, lock.workflows, given=changed, base=base)
+    if not changed and (sentence := told(event)):
+        click.echo(sentence, err=True)
     found = [
-        (decision, plan.plan(workflow, event) if decision.matched else None)
+        (decision, None if decision.trigger is None else _planned(workflow, decision.trigger, event))
         for workflow in lock.workflows
         if not only or workflow.name == only
         for decision in [triggers.match(workflow, event)]
@@ -79,31 +87,29 @@ def preview(
     return 0
 
 
-def _event(
-    kind: str,
-    ref: str,
-    target: str,
-    action: str,
-    source: str,
-    event_name: str,
-    workflow: str,
-) -> Event:
-    from kici.engine.events import Event, EventType
+def _event(asked: Asked, action: str, source: str, event_name: str, workflow: LockWorkflow | None) -> Event:
+    """Of nobody's commit. What is said by an option goes before what the word or the trigger says."""
+    from msgspec.structs import replace
 
-    is_pr = kind == "pr"
-    return Event(
-        type=EventType.PULL_REQUEST if is_pr else EventType(kind),
-        action=action if is_pr else "",
-        branch="" if kind == "tag" else ref,
-        tag=ref if kind == "tag" else "",
-        base_branch=target if is_pr else "",
-        pr_number=1 if is_pr else 0,
-        sha="0" * 40,
-        repo="local/preview",
-        source=source,
-        event_name=event_name,
-        workflow=workflow,
-    )
+    from kici.cli.local.event import Repository, event
+    from kici.engine.events import EventType
+
+    found = event(asked, Repository(branch="main", name="local/preview"), workflow)
+    if asked.kind == "pr":
+        action = action or "opened"
+    if found.type is EventType.PULL_REQUEST and action:
+        found = replace(found, action=action)
+    return replace(found, source=source or found.source, event_name=event_name or found.event_name)
+
+
+def _planned(workflow: LockWorkflow, trigger: int, event: Event) -> Plan:
+    from kici.engine import inputs, plan
+    from kici.engine.errors import InputError
+
+    try:
+        return plan.plan(workflow, inputs.applied(workflow.triggers[trigger], event))
+    except InputError as error:
+        return plan.Plan(jobs=(), problem=str(error))
 
 
 def _print(decision: Decision, planned: Plan | None) -> None:

@@ -9,12 +9,13 @@ import click
 from kici.cli import names
 
 NOTHING_MATCHED = 3
-KINDS = ("push", "tag", "pr", "dispatch", "generic_webhook", "manual")
 
 
 @click.command()
 @click.argument("workflow", required=False, default="", shell_complete=names.workflows)
-@click.option("--event", "kind", type=click.Choice(KINDS), default=None, help="Stand for this; push if left out.")
+@click.option(
+    "--event", "kind", metavar="EVENT", default=None, help="As `kici fixture` takes it, or a file; else push."
+)
 @click.option("--ref", default="", help="Branch or tag; the current branch if left out.")
 @click.option("--target", default="", help="Of a pull request: the branch it wants to go to.")
 @click.option("--changed", multiple=True, help="A file that changed (repeat it), in the place of what git says.")
@@ -67,7 +68,7 @@ def local(
 
     if sandbox and in_place:
         raise click.UsageError("--sandbox and --in-place exclude each other: a box does not see the working tree")
-    given = _inputs(inputs)
+    given = given_inputs(inputs)
     env, hidden = _variables("--env", variables), _variables("--secret", secrets)
     root = repository.root()
     compiling = Compiling(root)  # goes on while the rest of the program is imported
@@ -90,12 +91,12 @@ def local(
     )
     try:
         return session.run(wanted, compiling)
-    except (session.NothingToRun, session.NotThere) as error:
+    except (session.NothingToRun, session.NotThere, session.BadInput) as error:
         click.echo(f"error: {error}", err=True)
         return NOTHING_MATCHED if isinstance(error, session.NothingToRun) else 2
 
 
-def _inputs(given: tuple[str, ...]) -> dict[str, str]:
+def given_inputs(given: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for one in given:
         name, equals, value = one.partition("=")

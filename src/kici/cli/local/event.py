@@ -8,15 +8,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kici.engine.events import Event, EventType
-from kici.engine.lockfile import (
-    DispatchTrigger,
-    GenericWebhookTrigger,
-    LockWorkflow,
-    ManualTrigger,
-    PrTrigger,
-    TagTrigger,
-)
+from kici.cli.local import event_words
+from kici.engine.events import Event
+from kici.engine.lock_triggers import TagTrigger, Trigger
+from kici.engine.lockfile import LockWorkflow
 from kici.errors import KiciError
 
 NO_COMMIT = "0" * 40
@@ -71,61 +66,67 @@ def repository(root: Path) -> Repository:
 def event(asked: Asked, found: Repository, workflow: LockWorkflow | None) -> Event:
     """Of the kind that was asked for; else of one that the named workflow has a trigger for; else a push.
 
-    A workflow that nothing starts gets a manual start.
+    With a workflow the event is one that its trigger takes. A workflow that nothing starts gets a manual start. Raises
+    `KiciError` for a word that means no event, or a file that holds none.
     """
-    kind = asked.kind or (_kind_for(workflow) if workflow else "push")
-    trigger = _trigger(workflow, kind)
+    if asked.kind.endswith(".json"):
+        return _from_file(asked, found)
+    kind, detail = event_words.split(asked.kind or (_kind_for(workflow) if workflow else "push"))
+    trigger = trigger_for(workflow, kind)
     ref = asked.ref or found.branch or "main"
-    is_pr = kind == "pr"
+    said = event_words.fields(kind, detail, trigger, ref)
+    if kind == "tag":
+        wanted = trigger.patterns if isinstance(trigger, TagTrigger) else ()
+        said["tag"] = asked.ref or event_words.sample(wanted, "v0.0.0-local")
+    if asked.target and "base_branch" in said:
+        said["base_branch"] = asked.target
+    if workflow and kind in ("manual", "schedule"):
+        said["workflow"] = workflow.name
+    said.setdefault("payload", {"repository": {"full_name": found.name, "default_branch": "main"}})
     return Event(
-        type=EventType.PULL_REQUEST if is_pr else EventType(kind),
-        action="synchronize" if is_pr else "",
-        branch="" if kind == "tag" else ref,
-        tag=(asked.ref or "v0.0.0-local") if kind == "tag" else "",
-        base_branch=(asked.target or "main") if is_pr else "",
-        pr_number=1 if is_pr else 0,
+        branch="" if said.get("tag") else ref,
         sha=found.sha,
         before=found.before,
         repo=found.name,
         actor=found.actor,
         message=found.message,
         changed_files=asked.changed or None,
-        source=trigger.source if isinstance(trigger, GenericWebhookTrigger) else "",
-        event_name=_event_name(trigger),
-        workflow=workflow.name if workflow and kind == "manual" else "",
         inputs=dict(asked.inputs),
+        **said,
     )
 
 
-_KINDS_OF: dict[type, str] = {
-    PrTrigger: "pr",
-    TagTrigger: "tag",
-    DispatchTrigger: "dispatch",
-    GenericWebhookTrigger: "generic_webhook",
-    ManualTrigger: "manual",
-}
+def trigger_for(workflow: LockWorkflow | None, kind: str) -> Trigger | None:
+    """The workflow's first trigger of this kind; without a kind, the one that the event is made of."""
+    triggers = workflow.triggers if workflow else ()
+    kind = kind or (_kind_for(workflow) if workflow else "")
+    return next((trigger for trigger in triggers if event_words.kind_of(trigger) == kind), None)
 
 
 def _kind_for(workflow: LockWorkflow) -> str:
-    kinds = [_kind_of(trigger) for trigger in workflow.triggers]
+    kinds = [event_words.kind_of(trigger) for trigger in workflow.triggers]
     return "push" if "push" in kinds else kinds[0] if kinds else "manual"
 
 
-def _kind_of(trigger: object) -> str:
-    return next((kind for of, kind in _KINDS_OF.items() if isinstance(trigger, of)), "push")
+def _from_file(asked: Asked, found: Repository) -> Event:
+    """What `kici fixture` wrote, by its path or its name below `.kici/events/`. Git tells what the file leaves open."""
+    import msgspec
 
-
-def _trigger(workflow: LockWorkflow | None, kind: str) -> object:
-    triggers = workflow.triggers if workflow else ()
-    return next((trigger for trigger in triggers if _kind_of(trigger) == kind), None)
-
-
-def _event_name(trigger: object) -> str:
-    if isinstance(trigger, DispatchTrigger):
-        return trigger.types[0] if trigger.types else ""
-    if isinstance(trigger, GenericWebhookTrigger):
-        return trigger.events[0] if trigger.events else "default"
-    return ""
+    places = [Path(asked.kind), Path(".kici/events") / asked.kind]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise KiciError(f"there is no file {asked.kind}, here or below .kici/events/: `kici fixture EVENT` makes one")
+    try:
+        read = msgspec.json.decode(file.read_bytes(), type=Event)
+    except msgspec.DecodeError as error:
+        raise KiciError(f"{file} holds no event: {error}") from error
+    return msgspec.structs.replace(
+        read,
+        sha=read.sha or found.sha,
+        repo=read.repo or found.name,
+        branch=read.branch or ("" if read.tag else asked.ref or found.branch or "main"),
+        inputs={**read.inputs, **asked.inputs},
+    )
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kici.cli.local.compiling import Compiling
     from kici.cli.local.run import LocalRun, Settings
     from kici.engine.events import Event
+    from kici.engine.lock_triggers import Trigger
     from kici.engine.lockfile import LockWorkflow
 
 
@@ -40,6 +41,12 @@ class NotThere(KiciError):
     """A workflow or job that was named."""
 
     code = "not_there"
+
+
+class BadInput(KiciError):
+    """The workflow's trigger does not take these inputs."""
+
+    code = "input_invalid"
 
 
 class Wanted(Struct, frozen=True):
@@ -175,15 +182,31 @@ def _chosen(
         event = _with_changed(events.event(wanted.asked, found, named[0]), named, wanted)
         decision = triggers.match(named[0], event)
         if decision.matched or not wanted.asked.names_event:
-            return [(named[0], event)]
+            position = decision.trigger
+            trigger = events.trigger_for(named[0], "") if position is None else named[0].triggers[position]
+            return [(named[0], _with_inputs(named[0], trigger, event))]
         raise NothingToRun(f"{wanted.workflow}: {decision.summary}")
     event = _with_changed(events.event(wanted.asked, found, None), workflows, wanted)
     decisions = [(workflow, triggers.match(workflow, event)) for workflow in workflows]
-    chosen = [(workflow, event) for workflow, decision in decisions if decision.matched]
+    chosen = [
+        (workflow, _with_inputs(workflow, workflow.triggers[decision.trigger], event))
+        for workflow, decision in decisions
+        if decision.trigger is not None
+    ]
     if not chosen:
         reasons = "\n".join(f"  {workflow.name}: {decision.summary}" for workflow, decision in decisions)
         raise NothingToRun(f"this {event.type.value} on {event.ref or 'no ref'} starts no workflow:\n{reasons}")
     return chosen
+
+
+def _with_inputs(workflow: LockWorkflow, trigger: Trigger | None, event: Event) -> Event:
+    from kici.engine import inputs
+    from kici.engine.errors import InputError
+
+    try:
+        return inputs.applied(trigger, event) if trigger else event
+    except InputError as error:
+        raise BadInput(f"{workflow.name}: {error}") from error
 
 
 def _with_changed(event: Event, workflows: Sequence[LockWorkflow], wanted: Wanted) -> Event:

@@ -50,6 +50,7 @@ class GenericForge:
                 action="" if event_name == NO_EVENT_TYPE else event_name,
                 source=source.name,
                 event_name=event_name,
+                forge_event=event_name,
                 payload=_decode(headers, body),
             )
         )

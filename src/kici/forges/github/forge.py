@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kici.engine.events import Event, EventType
+from kici.engine.inputs import texts
 from kici.forges import payload as payloads
 from kici.forges.contract import Body, ForgeError, Headers, Identity, Ignored, Normalized, Source, Unreadable
+from kici.forges.github import activity
 from kici.forges.github import payloads as github
 from kici.forges.names import present
 from kici.forges.signature import check_hmac_sha256
@@ -28,6 +31,7 @@ class _Glance(Struct, frozen=True):
     action: str | None = None
     ref: str | None = None
     repository: _Named | None = None
+    sender: github.User | None = None
 
 
 _glance = msgspec.json.Decoder(_Glance)
@@ -62,9 +66,17 @@ class GithubForge:
 
     def normalize(self, event_name: str, headers: Headers, body: Body, source: Source) -> Normalized | Ignored:
         normalize = _NORMALIZERS.get(event_name)
-        if normalize is None:
-            return Ignored(f"kici does nothing on GitHub's event {event_name!r}")
-        return normalize(_json(headers, body), source)
+        data = _json(headers, body)
+        if normalize is not None:
+            found = normalize(data, source)
+        elif event_name in activity.NAMES:
+            event, repository = activity.event_of(event_name, data)
+            found = Normalized(event, _clone_url(repository, source))
+        else:
+            found = _of_anything(data)
+        if isinstance(found, Ignored):
+            return found
+        return replace(found, event=replace(found.event, forge_event=event_name))
 
 
 def _json(headers: Headers, body: Body) -> Body:
@@ -144,13 +156,24 @@ def _of_dispatch(body: Body, source: Source) -> Normalized:
     return Normalized(event, _clone_url(found.repository, source))
 
 
+def _of_anything(body: Body) -> Normalized:
+    """Only `webhook(…)` asks for it, by GitHub's own name; it starts what default branches have registered."""
+    glance = payloads.decode(_glance, body)
+    repo = glance.repository.full_name if glance.repository else ""
+    event = Event(
+        type=EventType.WEBHOOK,
+        action=glance.action or "",
+        repo=repo,
+        source_repo=repo,
+        actor=glance.sender.login if glance.sender else "",
+        payload=payloads.decode(payloads.any_json, body),
+    )
+    return Normalized(event)
+
+
 def _inputs(client_payload: dict[str, Any]) -> dict[str, str]:
-    """Text as it is, other scalars as JSON writes them; lists and objects stay in the payload."""
-    return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in client_payload.items()
-        if isinstance(value, (str, bool, int, float))
-    }
+    """As text. Lists and objects too, as JSON writes them: an input that is none must not get lost unseen."""
+    return texts(client_payload)
 
 
 def _clone_url(repository: github.Repository, source: Source) -> str:

@@ -79,6 +79,7 @@ class LocalForge:
             repo=push.repository,
             default_branch=push.default_branch,
             actor=push.pusher,
+            forge_event=event_name,
             message=push.message,
             deleted=not sha,
             changed_files=None if files is None or len(files) > MAX_CHANGED_FILES else tuple(files),

@@ -16,6 +16,9 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, JSONBody
 
+from kici.engine.errors import InputError
+from kici.engine.inputs import as_text, coerce
+from kici.engine.lockfile import LockWorkflow, ManualTrigger
 from kici.forges.git.errors import BadRemote
 from kici.forges.git.remote import check_ref
 from kici.orchestrator.errors import Conflict, Invalid, NotFound
@@ -68,13 +71,15 @@ def _check(start: RunStart, idempotency_key: str) -> None:
             check_ref(start.ref)
         except BadRemote as error:
             raise Invalid(f"ref: {error}") from error
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in start.inputs.items())
+    size = sum(len(name.encode()) + len(as_text(value).encode()) for name, value in start.inputs.items())
     if len(start.inputs) > MAX_INPUTS or size > MAX_INPUT_BYTES:
         raise Invalid(f"inputs: at most {MAX_INPUTS}, together {MAX_INPUT_BYTES:,} bytes")
 
 
 async def _manual(db: Db, start: RunStart, actor: str) -> ManualStart:
     repository = _choose(await registrations.repositories(db), start.repo)
+    if not start.ref:
+        _check_inputs(start, await registrations.workflow(db, repository, start.workflow))
     context = repository.context
     return ManualStart(
         start=start,
@@ -85,6 +90,16 @@ async def _manual(db: Db, start: RunStart, actor: str) -> ManualStart:
         default_branch=context.default_branch,
         actor=actor,
     )
+
+
+def _check_inputs(start: RunStart, workflow: LockWorkflow | None) -> None:
+    """As early as it can be known: the pipeline asks again, for whatever commit it is then."""
+    for trigger in workflow.triggers if workflow else ():
+        if isinstance(trigger, ManualTrigger) and trigger.inputs is not None:
+            try:
+                coerce(trigger.inputs, start.inputs)
+            except InputError as error:
+                raise Invalid(f"inputs: {error}") from error
 
 
 def _choose(known: list[Repository], repo: str) -> Repository:

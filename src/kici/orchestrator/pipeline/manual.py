@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from kici.engine import inputs
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockFile, ManualTrigger
 from kici.forges.git.errors import BadRemote
@@ -77,7 +78,7 @@ def _event(manual: ManualStart, resolved: Resolved) -> Event:
         default_branch=resolved.default_branch or manual.default_branch,
         actor=manual.actor,
         workflow=manual.start.workflow,
-        inputs=manual.start.inputs,
+        inputs=inputs.texts(manual.start.inputs),
     )
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from kici.engine import triggers
 from kici.engine.events import Event
-from kici.engine.lockfile import LockWorkflow
+from kici.engine.lockfile import LockWorkflow, Trigger
 from kici.engine.triggers import Decision
 
 MAX_SENTENCES = 20
@@ -17,6 +17,12 @@ MAX_SENTENCES = 20
 class Matched(Struct, frozen=True):
     workflow: LockWorkflow
     decision: Decision
+
+    @property
+    def trigger(self) -> Trigger:
+        """The one that matched."""
+        assert self.decision.trigger is not None
+        return self.workflow.triggers[self.decision.trigger]
 
 
 class Matching(Struct, frozen=True):

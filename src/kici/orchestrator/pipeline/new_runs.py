@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import plan
-from kici.engine.events import Event, EventType, Trust
+from kici.engine.events import Event, Trust
 from kici.engine.lockfile import LockWorkflow
 from kici.engine.plan import Plan
 from kici.engine.triggers import Decision
@@ -68,7 +68,7 @@ def trigger_event(event: Event) -> str:
 
 def _run(claim: Claim, subject: Subject, workflow_name: str, lock: LockPlace) -> NewRun:
     event = subject.event
-    is_pull_request = event.type is EventType.PULL_REQUEST
+    untrusted = event.trust is Trust.UNKNOWN
     return NewRun(
         run_id=str(uuid.uuid4()),
         event_id=claim.event_id,
@@ -85,8 +85,8 @@ def _run(claim: Claim, subject: Subject, workflow_name: str, lock: LockPlace) ->
         delivery_id=claim.delivery_id,
         trigger_event=trigger_event(event),
         triggered_by=subject.triggered_by,
-        trust_tier=str(event.trust) if is_pull_request else None,
-        lock_file_source=("base" if lock.from_base else "head") if is_pull_request else None,
+        trust_tier=str(event.trust) if untrusted else None,
+        lock_file_source=("base" if lock.from_base else "head") if untrusted else None,
     )
 
 

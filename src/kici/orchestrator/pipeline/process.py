@@ -7,7 +7,7 @@ import asyncio
 from kici.engine.events import EventType
 from kici.forges import registry
 from kici.forges.contract import ForgeError, Ignored, Normalized, Source
-from kici.orchestrator.pipeline import generic_webhooks, manual, repository_events, rerun, results
+from kici.orchestrator.pipeline import emitted, manual, registered, repository_events, rerun, results
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.results import Result
 from kici.orchestrator.pipeline.subjects import Subject, clone_url, source_of
@@ -25,6 +25,8 @@ async def process(parts: Parts, claim: Claim) -> Result:
         return await manual.handle(parts, claim)
     if claim.provider == rerun.PROVIDER:
         return await rerun.handle(parts, claim)
+    if claim.provider == emitted.PROVIDER:
+        return await registered.emitted(parts, claim)
     source = await source_of(parts.sources, claim.routing_key)
     if source is None:
         return results.ends("failed", f"the source {claim.routing_key} was removed before its delivery was processed")
@@ -35,15 +37,16 @@ async def process(parts: Parts, claim: Claim) -> Result:
     if isinstance(normalized, Ignored):
         return results.ends("ignored", normalized.reason)
     event = normalized.event
-    if event.type is EventType.GENERIC_WEBHOOK:
-        return await generic_webhooks.handle(parts, claim, event)
+    if event.type in (EventType.GENERIC_WEBHOOK, EventType.WEBHOOK):
+        return await registered.handle(parts, claim, event)
     subject = Subject(
         event=event,
         clone_url=clone_url(normalized.clone_url, event.repo),
         provider=claim.provider,
         routing_key=claim.routing_key,
     )
-    return await repository_events.handle(parts, claim, subject)
+    result = await repository_events.handle(parts, claim, subject)
+    return registered.together(result, await registered.webhooks(parts, claim, event))
 
 
 async def _normalize(claim: Claim, body: bytes, source: Source) -> Normalized | Ignored:

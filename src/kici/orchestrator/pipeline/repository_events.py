@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kici.engine import triggers
-from kici.engine.events import Event, EventType
+from kici.engine import inputs, triggers
+from kici.engine.errors import InputError
+from kici.engine.events import OF_DEFAULT_BRANCH, Event, EventType, Trust
 from kici.engine.lockfile import LockWorkflow
 from kici.forges.git.remote import Remote
 from kici.orchestrator.pipeline import changed_files, matching, new_runs, results
@@ -34,15 +35,16 @@ async def handle(parts: Parts, claim: Claim, subject: Subject) -> Result:
     if event.deleted:
         return _ends(event, "ignored", f"{event.tag or event.branch} was deleted: there is no commit to run")
     remote = await remote_of(parts.sources, subject.clone_url, subject.routing_key)
-    marker = triggers.skip_requested(event.message) if event.type is not EventType.PULL_REQUEST else None
+    marker = triggers.skip_requested(event.message) if event.trust is Trust.TRUSTED else None
     if marker and not _updates_default_branch(event):
         return _skips(event, marker)
     located = await _with_commit(parts, remote, subject)
     if located is None:
-        return _ends(event, "failed", f"the repository has no branch or tag {event.branch or event.tag!r} to run")
+        return _ends(event, "failed", f"the repository has no {_named(event)} to run")
     locked = await _lock_file(parts, remote, located.event)
     if locked is None:
-        return _ends(event, "failed", f"the repository has no base branch {event.base_branch!r}")
+        branch = event.base_branch or event.default_branch
+        return _ends(event, "failed", f"the repository has no branch {branch!r}, whose workflows count")
     result = await _runs(parts, claim, remote, located, locked) if not marker else _skips(event, marker)
     return replace(result, registering=_registering(claim, located, locked.answer))
 
@@ -71,16 +73,30 @@ def plan_matching(
     *,
     may_have_twin: bool = False,
 ) -> Result:
-    """Match, and plan a run for each workflow that wants the event. `own`: the event as a workflow sees it, by name."""
+    """Match, and plan a run for each workflow that wants the event and takes its inputs.
+
+    `own`: the event as a workflow sees it, by name. Inputs that nobody takes fail the event; those that only some take
+    are told as a warning.
+    """
     events = own or {}
     found = matching.match_all(workflows, subject.event, events)
-    runs = []
+    runs, refused = [], []
     for one in found.matched:
-        seen = replace(subject, event=events.get(one.workflow.name, subject.event))
+        event = events.get(one.workflow.name, subject.event)
+        try:
+            seen = replace(subject, event=inputs.applied(one.trigger, event))
+        except InputError as error:
+            refused.append(f"{one.workflow.name}: {error}")
+            continue
+        seen = replace(seen, event=replace(seen.event, delivery_id=claim.delivery_id))
         run, jobs = new_runs.build(claim, seen, one.workflow, one.decision, place)
         runs.append(Planned(run, jobs, may_have_twin))
-    result = _ends(subject.event, "processed")
-    return results.with_runs(replace(result, ended=replace(result.ended, warnings=found.remarks)), runs)
+    if refused and not runs:
+        result = _ends(subject.event, "failed", "; ".join(refused))
+    else:
+        result = _ends(subject.event, "processed")
+    warnings = [*found.remarks, *(refused if runs else ())]
+    return results.with_runs(replace(result, ended=replace(result.ended, warnings=warnings)), runs)
 
 
 async def _with_commit(parts: Parts, remote: Remote, subject: Subject) -> Subject | None:
@@ -89,6 +105,10 @@ async def _with_commit(parts: Parts, remote: Remote, subject: Subject) -> Subjec
     if event.sha:
         return subject
     resolved = await parts.repositories.resolve(remote, event.ref)
+    if resolved is None and event.type is EventType.RELEASE:
+        # A draft has no tag yet, a release that is gone may have none any more: it is told on the default branch.
+        event = replace(event, tag="", branch=event.default_branch)
+        resolved = await parts.repositories.resolve(remote, event.ref)
     if resolved is None:
         return None
     branch = event.branch or ("" if event.tag else resolved.branch)
@@ -96,16 +116,26 @@ async def _with_commit(parts: Parts, remote: Remote, subject: Subject) -> Subjec
 
 
 async def _lock_file(parts: Parts, remote: Remote, event: Event) -> _Locked | None:
-    """Of a pull request the base branch's: what somebody proposes does not decide what runs. None: there is none."""
-    if event.type is not EventType.PULL_REQUEST:
+    """Of a pull request, and of what is said of one, the base branch's: what somebody proposes does not decide what
+    runs. A comment does not tell that branch, so there it is the default branch, which also decides about what is about
+    no commit. None: there is no such branch.
+    """
+    from_base = event.trust is Trust.UNKNOWN
+    if not from_base and event.type not in OF_DEFAULT_BRANCH:
         return _Locked(await parts.lock_files.at(remote, event.sha), event.sha, from_base=False)
     base = event.before
     if not base:
-        resolved = await parts.repositories.resolve(remote, f"refs/heads/{event.base_branch}")
+        resolved = await parts.repositories.resolve(remote, f"refs/heads/{event.base_branch or event.default_branch}")
         if resolved is None:
             return None
         base = resolved.sha
-    return _Locked(await parts.lock_files.at(remote, base), base, from_base=True)
+    return _Locked(await parts.lock_files.at(remote, base), base, from_base)
+
+
+def _named(event: Event) -> str:
+    if event.of_pull_request:
+        return f"head of pull request {event.pr_number}"
+    return f"branch or tag {event.branch or event.tag!r}"
 
 
 def _updates_default_branch(event: Event) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import rerun as rules
-from kici.engine.events import Event, EventType
+from kici.engine.events import OF_DEFAULT_BRANCH, Event, Trust
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.engine.lockfile import PATH, LockFile, LockWorkflow
 from kici.engine.rerun import JobOfRun, Mode
@@ -107,12 +107,14 @@ async def _current(parts: Parts, remote: Remote, original: Original) -> tuple[Ev
     head = await parts.repositories.resolve(remote, event.ref)
     if head is None:
         raise Refused(f"{original.repo} has no {event.ref} any more: rerun the run at its own commit")
-    if event.type is not EventType.PULL_REQUEST:
+    from_base = event.trust is Trust.UNKNOWN
+    if not from_base and event.type not in OF_DEFAULT_BRANCH:
         return replace(event, sha=head.sha), head.sha
-    base = await parts.repositories.resolve(remote, f"refs/heads/{event.base_branch}")
+    branch = event.base_branch or event.default_branch
+    base = await parts.repositories.resolve(remote, f"refs/heads/{branch}")
     if base is None:
-        raise Refused(f"{original.repo} has no base branch {event.base_branch!r} any more")
-    return replace(event, sha=head.sha, before=base.sha), base.sha
+        raise Refused(f"{original.repo} has no branch {branch!r} any more, whose workflows count")
+    return replace(event, sha=head.sha, before=base.sha if from_base else event.before), base.sha
 
 
 def _workflow(lock: LockFile, name: str, sha: str) -> LockWorkflow:

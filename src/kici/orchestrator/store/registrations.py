@@ -125,6 +125,21 @@ async def with_trigger(db: Db, trigger_type: str) -> list[Registration]:
     ]
 
 
+async def workflow(db: Db, repository: Repository, name: str) -> LockWorkflow | None:
+    """As it is on the repository's default branch."""
+    entry = await db.fetchval(
+        """
+        select lock_entry from workflow_registrations
+         where routing_key = $1 and repo_identifier = $2 and workflow_name = $3 and customer_id = $4
+        """,
+        repository.routing_key,
+        repository.repo,
+        name,
+        ORG,
+    )
+    return None if entry is None else msgspec.convert(entry, LockWorkflow)
+
+
 async def repositories(db: Db) -> list[Repository]:
     """Every repository with a workflow on its default branch, once for each source that tells of it."""
     rows = await db.fetch(

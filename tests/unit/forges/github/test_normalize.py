@@ -84,9 +84,8 @@ def test_a_dispatch_starts_at_the_default_branch_if_it_names_none() -> None:
     assert (event.branch, event.sha, event.inputs) == ("main", "", {})
 
 
-def test_ping_and_what_kici_does_not_know_are_ignored_with_a_reason() -> None:
+def test_what_nobody_can_ask_for_is_ignored_with_a_reason() -> None:
     assert normalize("ping", samples.GITHUB_PING) == Ignored("GitHub's ping: the webhook works")
-    assert normalize("gollum", {}) == Ignored("kici does nothing on GitHub's event 'gollum'")
     assert normalize("push", {**GITHUB_PUSH, "ref": "refs/notes/commits"}) == Ignored(
         "kici does nothing on a push to refs/notes/commits"
     )
@@ -124,3 +123,37 @@ def test_a_delivery_without_githubs_headers_is_refused_by_name() -> None:
         headers = {key: value for key, value in delivery.headers.items() if key != name.lower()}
         with pytest.raises(Unreadable, match=name):
             forge.identify(headers, delivery.body, delivery.source)
+
+
+def test_states_are_in_lower_case_however_github_writes_them() -> None:
+    review = {**samples.GITHUB_REVIEW, "review": {**samples.GITHUB_REVIEW["review"], "state": "CHANGES_REQUESTED"}}
+    assert event_of("pull_request_review", review).state == "changes_requested"
+    run = {**samples.GITHUB_WORKFLOW_RUN, "action": "requested"}
+    run["workflow_run"] = {**run["workflow_run"], "conclusion": None}
+    assert event_of("workflow_run", run).state == ""
+
+
+def test_a_created_branch_is_a_branch() -> None:
+    event = event_of("create", {**samples.GITHUB_CREATE, "ref": "feature/y", "ref_type": "branch"})
+    assert (event.branch, event.tag, event.ref) == ("feature/y", "", "refs/heads/feature/y")
+
+
+def test_a_very_long_comment_is_cut_for_filters() -> None:
+    comment = {**samples.GITHUB_COMMENT, "comment": {"body": "x" * 300_000}}
+    assert len(event_of("issue_comment", comment).body) == 262_144
+
+
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("issue_comment", {**samples.GITHUB_COMMENT, "issue": {}}),
+        ("pull_request_review", {**samples.GITHUB_REVIEW, "pull_request": {"number": 2}}),
+        ("release", {**samples.GITHUB_RELEASE, "release": {"tag_name": "--upload-pack=x"}}),
+        ("create", {**samples.GITHUB_CREATE, "ref": "-x"}),
+        ("status", {**samples.GITHUB_STATUS, "sha": "HEAD"}),
+        ("star", {"action": "created"}),
+    ],
+)
+def test_other_events_without_what_github_always_sends_are_refused(name: str, payload: dict[str, Any]) -> None:
+    with pytest.raises(Unreadable):
+        normalize(name, payload)
