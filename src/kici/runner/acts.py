@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from kici.errors import KiciError
 from kici.runner.capture import Capture, step_index
 from kici.runner.context import JobState, StepContext
 from kici.runner.environment import MARK, Branch, Written
@@ -21,6 +22,7 @@ from kici.runner.telling import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
 from kici.sdk.facts import Outcome as JobOutcome
 
+T = TypeVar("T")
 STOP_GRACE_S = 5.0
 """What the commands of an act, and then its own code, get to end in after its timeout."""
 _LEFT_GRACE_S = 0.2
@@ -39,6 +41,12 @@ class Ended(Struct, frozen=True):
     """Its code did not stop: nothing that needs a thread of the author's can run after it."""
     value: Any = None
     written: Written = Written({}, "")
+
+
+class Interrupted(KiciError):
+    """The job was cancelled."""
+
+    code = "interrupted"
 
 
 class What(Struct, frozen=True):
@@ -108,14 +116,29 @@ class Acts:
             step_index.reset(token)
 
     async def ask(self, index: int, function: Callable[[Any], Any]) -> Any:
-        """What a function of ctx returns that is asked, not run: a rule. Raises what it raises; no time limit of its
-        own, but the job's."""
+        """What a function of ctx returns that is asked, not run: a rule. Raises what it raises, and `Interrupted`; no
+        time limit of its own, but the job's."""
         context = self.context(index, How(timeout_ms=0))
         token = step_index.set(index)
         try:
-            return await _call(What(function, None), context)
+            return await self.unless_cancelled(_call(What(function, None), context))
         finally:
             step_index.reset(token)
+
+    async def unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """What it returns. Raises `Interrupted` if the job is cancelled meanwhile, and what the work raises."""
+        task = asyncio.ensure_future(work)
+        waiting = asyncio.ensure_future(_until(self.state.cancelled))
+        try:
+            await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=_LEFT_GRACE_S)
+                raise Interrupted(self.state.cancelled.reason)
+            return task.result()
+        finally:
+            task.cancel()
+            waiting.cancel()
 
     async def _limited(self, work: asyncio.Future[Any], activity: Activity, how: How) -> Ended:
         cancelled = self.state.cancelled

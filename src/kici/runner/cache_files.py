@@ -5,9 +5,11 @@ What is restored lies over what is there: exactly the paths of the cache are tou
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import platform
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -35,13 +37,13 @@ class CacheFiles:
     async def restore(self, key: str, paths: Sequence[str], prefixes: Sequence[str]) -> str:
         """The key of the entry that was restored; empty if there was none. Raises `ArtifactFailed`."""
         found: list[str] = []
-        async with _places(self._root) as top:
+        with tempfile.TemporaryDirectory(prefix="kici-cache-") as top:
             tar: Tar | None = None
             try:
                 async for piece in self._transfers.fetch_cache(key, prefixes, found):
                     tar = tar or Tar(
-                        ["tar", "--extract", "--file=-", f"--directory={top}", "--no-same-owner", "--touch",
-                         "--no-same-permissions", "--keep-directory-symlink", "--", *map(_member, paths)]
+                        ["tar", "--extract", "--file=-", f"--directory={top}", "--no-same-owner",
+                         "--no-same-permissions", "--", *map(_member, paths)]
                     )  # fmt: skip
                     await tar.write(piece)
                 if tar is not None:
@@ -51,7 +53,16 @@ class CacheFiles:
             finally:
                 if tar is not None:
                     tar.close()
+            if found:  # only now: an archive that was cut off touches nothing
+                for path in paths:
+                    await asyncio.to_thread(_put, os.path.join(top, _member(path)), *self._place(path))
         return found[0] if found else ""
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Where a path of a cache is, and what it must not leave."""
+        if path.startswith("~/"):
+            return os.path.join(os.path.expanduser("~"), path[2:]), os.path.expanduser("~")
+        return os.path.join(self._root, path), self._root
 
     async def save(self, key: str, paths: Sequence[str]) -> str:
         """Which of the paths are not there. Raises `ArtifactFailed` if none is, or the host does not keep it."""
@@ -90,6 +101,9 @@ class CacheUse:
         return self.matched_key == self._key
 
     async def __aenter__(self) -> CacheUse:
+        if not self._cache.paths:
+            print(f"cache: {self._key} is left alone: its files are your own")  # noqa: T201
+            return self
         prefixes = [self._files.key(prefix) for prefix in self._cache.restore]
         try:
             self.matched_key = await self._files.restore(self._key, self._cache.paths, prefixes)
@@ -102,7 +116,7 @@ class CacheUse:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        if kind is not None or self.hit:
+        if kind is not None or self.hit or not self._cache.paths:
             return
         try:
             missing = await self._files.save(self._key, self._cache.paths)
@@ -137,6 +151,27 @@ def _member(path: str) -> str:
     if normal.startswith(("/", "..")) or normal == ".":
         raise ArtifactFailed(f"the path {path!r} leaves the checkout and the home directory")
     return f"{place}/{normal}"
+
+
+def _put(source: str, target: str, top: str) -> None:
+    """Lay what was unpacked over what is there. Raises `ArtifactFailed`."""
+    if not os.path.lexists(source):
+        return
+    parent = os.path.dirname(target.rstrip("/"))
+    os.makedirs(parent, exist_ok=True)
+    if not (os.path.realpath(parent) + os.sep).startswith(os.path.realpath(top) + os.sep):
+        raise ArtifactFailed(f"{target} leads out of {top} by a symbolic link")
+    if os.path.islink(target):
+        raise ArtifactFailed(f"{target} is a symbolic link: what is restored would go where it leads")
+    done = subprocess.run(
+        ["cp", "-a", "-T", "--remove-destination", "--", source, target.rstrip("/")],
+        capture_output=True,
+        env=os.environ | {"LC_ALL": "C"},
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ArtifactFailed(f"cp failed: {lines[0] if lines else done.returncode}")
 
 
 async def _packed(top: str, members: Sequence[str]) -> AsyncIterator[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from kici.engine.lockfile import LockCache
 from kici.errors import KiciError
@@ -12,47 +14,53 @@ from kici.runner.context import template_fields
 
 
 class Caches:
-    """Those that definitions name: nothing that goes wrong with them fails anything; it is told in the step's log."""
+    """Nothing that goes wrong with them fails anything; it is told in the log of the step."""
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
-        self._found: dict[tuple[str, tuple[str, ...]], str] = {}
-        """Key and paths of what was restored → the key that was found."""
+        self._known: dict[LockCache, tuple[str, str]] = {}
+        """What was looked for → its key, and the key that was found. The key counts for saving too: what the steps make
+        may change the files that it stands for."""
 
     def beside(self, acts: Acts) -> Caches:
         other = Caches(acts)
-        other._found = self._found
+        other._known = self._known
         return other
 
     async def restore(self, index: int, caches: Iterable[LockCache]) -> None:
         for cache in caches:
-            try:
-                files = self._files()
-                key, prefixes = files.key(cache.key), [files.key(prefix) for prefix in cache.restore]
-                found = await files.restore(key, cache.paths, prefixes)
-            except (KiciError, OSError) as error:
-                self._acts.say(index, f"cache: {error}; going on without it")
-                continue
-            self._found[key, cache.paths] = found
-            if found == key:
-                self._acts.say(index, f"cache: restored {key}")
-            else:
-                self._acts.say(index, f"cache: no {key}, restored {found}" if found else f"cache: no {key}")
+            await self._told(index, self._restored(cache))
 
     async def save(self, index: int, caches: Iterable[LockCache]) -> None:
-        """Those whose very key was not found. The key is that of the files as they are now."""
+        """Those whose very key was not found."""
         for cache in caches:
-            try:
-                files = self._files()
-                key = files.key(cache.key)
-                if self._found.get((key, cache.paths)) == key:
-                    self._acts.say(index, f"cache: {key} is there already")
-                    continue
-                missing = await files.save(key, cache.paths)
-            except (KiciError, OSError) as error:
-                self._acts.say(index, f"cache: {error}; going on without it")
-                continue
-            self._acts.say(index, f"cache: saved {key}" + (f", without {missing}" if missing else ""))
+            await self._told(index, self._saved(cache))
+
+    async def _restored(self, cache: LockCache) -> str:
+        files = self._files()
+        key = await asyncio.to_thread(files.key, cache.key)
+        self._known[cache] = (key, "")
+        prefixes = [await asyncio.to_thread(files.key, prefix) for prefix in cache.restore]
+        found = await files.restore(key, cache.paths, prefixes)
+        self._known[cache] = (key, found)
+        if found == key:
+            return f"restored {key}"
+        return f"no {key}, restored {found}" if found else f"no {key}"
+
+    async def _saved(self, cache: LockCache) -> str:
+        files = self._files()
+        key, found = self._known.get(cache) or (await asyncio.to_thread(files.key, cache.key), "")
+        if found == key:
+            return f"{key} is there already"
+        missing = await files.save(key, cache.paths)
+        return f"saved {key}" + (f", without {missing}" if missing else "")
+
+    async def _told(self, index: int, work: Coroutine[Any, Any, str]) -> None:
+        try:
+            said = await self._acts.unless_cancelled(work)
+        except (KiciError, OSError) as error:
+            said = f"{error}; going on without it"
+        self._acts.say(index, f"cache: {said}")
 
     def _files(self) -> CacheFiles:
         state = self._acts.state

@@ -52,10 +52,12 @@ class Capture:
         """The step does not run any more. All that was written until now is with the host when this returns."""
         _flush_buffers()
         if self._lock.acquire(blocking=False):
-            self._lock.release()
-            if not self._waiting():
-                self._forget(index)
-                return
+            try:
+                if not self._waiting():
+                    self._forget(index)
+                    return
+            finally:
+                self._lock.release()
         await asyncio.to_thread(self._end, index)
 
     def end_now(self, index: int) -> None:

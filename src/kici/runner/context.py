@@ -24,7 +24,7 @@ from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Doing, Options, ShCommand, command
 from kici.runner.transfers import Transfers
-from kici.sdk.caches import cache
+from kici.sdk.caches import Cache, cache
 from kici.sdk.context import AnnotationLevel
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.errors import SecretNotFound
@@ -265,8 +265,13 @@ class StepContext:
 
     def cache(self, key: str, paths: str | Sequence[str], /, *, restore: str | Sequence[str] = ()) -> CacheUse:
         wanted = cache(key, paths=paths, restore=restore)
+        kept = [path for path in wanted.paths if self._may_touch(path)]
+        wanted = Cache(wanted.key, tuple(kept), wanted.restore)
         files = CacheFiles(self._state.root, self._state.transfers, template_fields(self._state.facts))
         return CacheUse(self.activity, files, wanted)
+
+    def _may_touch(self, path: str) -> bool:
+        return ("home" if path.startswith("~/") else "checkout") not in self._state.facts.untouched
 
     # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

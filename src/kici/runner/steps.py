@@ -49,10 +49,11 @@ class StepRunner:
     # ── for every kind ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, index: int, attempt: int = 1) -> None:
-        self._acts.capture.begin(index)
         if attempt > 1 or index not in self._begun:
             self._begun.add(index)
             await self._acts.link.post(StepStarted(index, attempt))
+        # Not before: what others write meanwhile must not come as output of a step that has not begun.
+        self._acts.capture.begin(index)
 
     async def end(self, index: int, ended: Ended, *, attempt: int = 1, final: bool = True) -> Told:
         if index in self._begun:

@@ -51,6 +51,8 @@ class JobContext(Struct, frozen=True, omit_defaults=True):
     secrets: dict[str, str] = {}
     run_url: str = ""
     is_local: bool = False
+    untouched: tuple[str, ...] = ()
+    """`home`, `checkout`: belongs to the developer who runs it, so `ctx.cache` leaves it alone."""
     fanout_index: int = 0
     """Place among the combinations of the job's matrix, from 0."""
     fanout_total: int = 1

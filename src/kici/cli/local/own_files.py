@@ -25,3 +25,8 @@ def left_alone(job: LockJob, *, home: bool, checkout: bool) -> LockJob:
         return replace(step, caches=tuple(cache for cache in map(kept, step.caches) if cache.paths))
 
     return replace(job, steps=tuple(without(step) if step.caches else step for step in job.steps))
+
+
+def names(*, home: bool, checkout: bool) -> tuple[str, ...]:
+    """As `wire.context.JobContext.untouched` has them."""
+    return tuple(name for name, own in (("home", home), ("checkout", checkout)) if own)

@@ -161,6 +161,7 @@ class LocalRun:
             generated_by=planned.generated_by,
             secrets=settings.secrets.of(planned.environment) | self._handed_over(planned),
             is_local=True,
+            untouched=own_files.names(home=not settings.boxed, checkout=settings.in_place),
         )
         home = inside(place.root / "home") if settings.boxed else os.environ.get("HOME", str(place.root / "home"))
         tmp = inside(place.root / "tmp")
