@@ -18,10 +18,12 @@ from kici.agent.sandbox.contract import BoxSpec, Sandbox
 from kici.agent.sandbox.none import NoSandbox
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockJob, LockStep
+from kici.lowering.jobs import lowered_job
 from kici.wire.context import JobContext
 from kici.wire.runner import JobEnded, Start, StepEnded
 
 SECONDS = 30
+PUSH = Event(EventType.PUSH, branch="main", sha="a" * 40, repo="acme/app")
 
 
 class Heard:
@@ -29,6 +31,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.steps: list[tuple[Any, ...]] = []
+        self.ended: dict[int, StepEnded] = {}
         self.log: dict[int, bytearray] = {}
         self.masked: list[str] = []
         self.artifacts: dict[str, bytes] = {}
@@ -48,6 +51,7 @@ class Heard:
     async def step_ended(self, ended: StepEnded) -> None:
         self.steps.append((ended.index, ended.attempt, ended.status))
         self.last = ended
+        self.ended[ended.index] = ended
         self._changed.set()
 
     async def output(self, index: int, data: bytes) -> None:
@@ -138,7 +142,7 @@ class Jobs:
     def start(self, execution: Execution, job: LockJob, **facts: Any) -> Start:
         context = JobContext(
             run_id="run-1", job_id="job-1", attempt=1, workflow="ci", job=job.name, name=job.name,
-            event=Event(EventType.PUSH, branch="main", sha="a" * 40, repo="acme/app"), **facts,
+            event=facts.pop("event", PUSH), **facts,
         )  # fmt: skip
         inside = execution.path
         return Start(
@@ -157,6 +161,29 @@ class Jobs:
         self.write(source)
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
             return await execution.run(self.start(execution, lock_job(job, steps, **options), **facts))
+
+    async def run_whole(self, source: str, *, cancel_at: str = "", **facts: Any) -> JobEnded:
+        """The first job of the workflow `ci`, lowered as `kici compile` does it.
+
+        With `cancel_at` it is cancelled as soon as that is logged.
+        """
+        self.write("from kici import cache, changed, hook, parallel, rule, setup, skip_if\n" + dedent(source))
+        names: dict[str, Any] = {}
+        exec((self.root / "kici/workflows/ci.py").read_text(), names)
+        workflow = names["ci"]
+        locked = lowered_job(workflow.jobs[0], workflow, lambda location: None)
+        self.names = [step.name for step in locked.steps]
+        async with self.prepared() as execution, asyncio.timeout(SECONDS):
+            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts)))
+            if cancel_at:
+                await self.sink.until_logged(cancel_at)
+                execution.cancel("nobody wants it")
+            return await running
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """Of every entry of the job, its last."""
+        return {self.names[index]: status for index, _, status in self.sink.steps if status != "started"}
 
 
 def lock_job(name: str, steps: Sequence[str | LockStep], **options: Any) -> LockJob:

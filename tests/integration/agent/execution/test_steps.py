@@ -64,7 +64,8 @@ async def test_a_command_that_fails_ends_the_job_with_its_exit_code(jobs: Any) -
     )
     assert ended.status == "failed"
     assert "exit code 1" in ended.error
-    assert jobs.sink.last.exit_code == 1
+    assert jobs.sink.ended[0].exit_code == 1
+    assert jobs.sink.ends == ["failed", "skipped"]
     assert "never" not in jobs.sink.text
 
 
