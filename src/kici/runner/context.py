@@ -19,10 +19,12 @@ from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Options, ShCommand, command
 from kici.sdk.errors import SecretNotFound
+from kici.sdk.event_views import EventView, view
 from kici.sdk.facts import Git, JobFacts, Matrix, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
 
 T = TypeVar("T")
+V = TypeVar("V", bound=EventView)
 
 _MAX_MASK_CHARS = 65_536
 
@@ -128,6 +130,9 @@ class StepContext:
     @property
     def event(self) -> Event:
         return self._state.facts.event
+
+    def event_as(self, of: type[V], /) -> V:
+        return view(self._state.facts.event, of)
 
     @property
     def payload(self) -> Any:
