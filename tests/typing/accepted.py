@@ -10,11 +10,13 @@ from typing import Any, assert_type
 
 from kici import (
     CacheUse,
+    CommentEvent,
     Ctx,
     Generator,
     Job,
     JobOptions,
     Output,
+    PullRequestEvent,
     Result,
     Retry,
     Rule,
@@ -22,19 +24,23 @@ from kici import (
     Workflow,
     cache,
     changed,
+    comment,
     concurrency,
     dispatch,
     generic_webhook,
     hook,
     job,
     jobs,
+    kici_event,
     labels,
+    lifecycle,
     manual,
     mise,
     parallel,
     pr,
     push,
     rule,
+    schedule,
     setup,
     skip_if,
     skip_unless,
@@ -42,6 +48,7 @@ from kici import (
     tag,
     uv_sync,
     workflow,
+    workflow_complete,
 )
 
 # ── the example of the documentation ──────────────────────────────────────────────────────────────────────────────────
@@ -256,3 +263,42 @@ async def everything(ctx: Ctx) -> None:
     if ctx.cancelled:
         return
     await ctx.cancelled
+
+
+# ── events and inputs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Inputs:
+    target: str
+    dry: bool = False
+
+
+@job(runs_on="linux")
+async def answer(ctx: Ctx) -> None:
+    if ctx.event.type == "comment":
+        said = ctx.event_as(CommentEvent)
+        assert_type(said, CommentEvent)
+        assert_type(said.body, str)
+    request = ctx.event_as(PullRequestEvent)
+    assert_type(request.number, int)
+    if request.action == "closed":
+        await ctx.sh(t_free)
+    inputs = ctx.inputs_as(Inputs)
+    assert_type(inputs, Inputs)
+    assert_type(inputs.dry, bool)
+
+
+t_free = "true"
+on_everything = workflow(
+    "on-everything",
+    on=[
+        comment(actions="created", body_match=["/deploy *", re.compile("go")]),
+        schedule("0 6 * * MON-FRI", tz="Europe/Berlin"),
+        kici_event("built", match={"$.ok": True, "$.n": [1, None]}),
+        workflow_complete("ci", status=["success", "failed"]),
+        lifecycle("job_failed"),
+        manual(inputs=Inputs),
+    ],
+    jobs=[answer],
+)

@@ -28,11 +28,13 @@ from kici.sdk.caches import Cache, cache
 from kici.sdk.context import AnnotationLevel
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.errors import SecretNotFound
+from kici.sdk.event_views import EventView, view
 from kici.sdk.facts import AgentFacts, Fanout, Git, JobFacts, Matrix, Outcome, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
 from kici.wire.runner import Annotated, FromRunner, Mask, Summarized
 
 T = TypeVar("T")
+V = TypeVar("V", bound=EventView)
 
 _MAX_MASK_CHARS = 65_536
 _PIECE_CHARS = 65_536
@@ -192,6 +194,9 @@ class StepContext:
     @property
     def event(self) -> Event:
         return self._state.facts.event
+
+    def event_as(self, of: type[V], /) -> V:
+        return view(self._state.facts.event, of)
 
     @property
     def payload(self) -> Any:

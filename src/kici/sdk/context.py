@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, ov
 
 from msgspec import Struct
 
+from kici.sdk.event_views import EventView
 from kici.sdk.facts import (
     AgentFacts,
     Event,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kici.sdk.steps import Shell, Step
 
 T = TypeVar("T")
+V = TypeVar("V", bound=EventView)
 AnnotationLevel: TypeAlias = Literal["notice", "warning", "error"]
 T_co = TypeVar("T_co", covariant=True)
 
@@ -239,6 +241,9 @@ class Ctx(Protocol):
 
     @property
     def event(self) -> Event: ...
+
+    def event_as(self, of: type[V], /) -> V:
+        """The event with the fields of its kind: `ctx.event_as(CommentEvent).body`. `OtherEvent` if it is another."""
 
     @property
     def payload(self) -> Any:

@@ -59,6 +59,12 @@ class InputInvalid(SdkError):
     code = "input_invalid"
 
 
+class OtherEvent(SdkError):
+    """`ctx.event_as` was asked for another kind of event than there is."""
+
+    code = "other_event"
+
+
 class NoOutput(SdkError):
     """The step or job has not returned anything (yet)."""
 

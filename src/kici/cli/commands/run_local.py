@@ -73,6 +73,7 @@ def local(
     root = repository.root()
     compiling = Compiling(root)  # goes on while the rest of the program is imported
     from kici.cli.local import event, session
+    from kici.cli.local.event_words import UnknownEvent
 
     wanted = session.Wanted(
         root=root,
@@ -91,7 +92,7 @@ def local(
     )
     try:
         return session.run(wanted, compiling)
-    except (session.NothingToRun, session.NotThere, session.BadInput) as error:
+    except (session.NothingToRun, session.NotThere, session.BadInput, UnknownEvent) as error:
         click.echo(f"error: {error}", err=True)
         return NOTHING_MATCHED if isinstance(error, session.NothingToRun) else 2
 

@@ -67,7 +67,7 @@ def event(asked: Asked, found: Repository, workflow: LockWorkflow | None) -> Eve
     """Of the kind that was asked for; else of one that the named workflow has a trigger for; else a push.
 
     With a workflow the event is one that its trigger takes. A workflow that nothing starts gets a manual start. Raises
-    `KiciError` for a word that means no event, or a file that holds none.
+    `UnknownEvent` for a word that means no event, or a file that holds none.
     """
     if asked.kind.endswith(".json"):
         return _from_file(asked, found)
@@ -115,11 +115,13 @@ def _from_file(asked: Asked, found: Repository) -> Event:
     places = [Path(asked.kind), Path(".kici/events") / asked.kind]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise KiciError(f"there is no file {asked.kind}, here or below .kici/events/: `kici fixture EVENT` makes one")
+        raise event_words.UnknownEvent(
+            f"there is no file {asked.kind}, here or below .kici/events/: `kici fixture EVENT` makes one"
+        )
     try:
         read = msgspec.json.decode(file.read_bytes(), type=Event)
     except msgspec.DecodeError as error:
-        raise KiciError(f"{file} holds no event: {error}") from error
+        raise event_words.UnknownEvent(f"{file} holds no event: {error}") from error
     return msgspec.structs.replace(
         read,
         sha=read.sha or found.sha,

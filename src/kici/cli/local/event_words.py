@@ -17,6 +17,13 @@ from kici.engine.trigger_checks import EVENT_TYPES
 from kici.errors import KiciError
 from kici.sdk.values import nearest
 
+
+class UnknownEvent(KiciError):
+    """A word that means no event, or a file that holds none."""
+
+    code = "event_unknown"
+
+
 _PR = "pr"
 _LIFECYCLE = "lifecycle"
 KINDS = (*(_PR if one is EventType.PULL_REQUEST else str(one) for one in EventType), _LIFECYCLE)
@@ -34,10 +41,10 @@ _FORGE_NAMES = {"comment": "issue_comment", "review": "pull_request_review", "di
 
 
 def split(word: str) -> tuple[str, str]:
-    """Kind and what stands after the colon. Raises `KiciError` with the nearest kind."""
+    """Kind and what stands after the colon. Raises `UnknownEvent` with the nearest kind."""
     kind, _, detail = word.partition(":")
     if kind not in KINDS:
-        raise KiciError(
+        raise UnknownEvent(
             f"there is no event {kind!r}{nearest(kind, KINDS)}; there are {', '.join(KINDS)}, with details such as"
             " pr:closed or kici_event:NAME, and files that end with .json"
         )
