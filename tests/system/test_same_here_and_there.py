@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,21 @@ async def compare(up: Stack, count: int, of: int) -> int:
         sha = await up.push(root)
         here, there = await asyncio.gather(_here(up, root), _there(up, sha, len(chunk)))
         for name in chunk:
-            assert here.get(name) == there.get(name), f"{name} of seed {of}:\n{generated.text(name, chunk[name])}"
+            differing = _differing(here.get(name), there.get(name))
+            assert not differing, f"{name} of seed {of}: {differing}\n{generated.text(name, chunk[name])}"
             jobs += len(here.get(name, {"jobs": {}})["jobs"])
     return jobs
+
+
+def _differing(here: Any, there: Any, where: str = "") -> list[str]:
+    """Each value that is not the same, with both."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        keys = sorted(here.keys() | there.keys())
+        return [one for key in keys for one in _differing(here.get(key), there.get(key), f"{where} › {key}")]
+    if isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+        pairs = enumerate(zip(here, there, strict=True))
+        return [one for index, (a, b) in pairs for one in _differing(a, b, f"{where} › {index}")]
+    return [] if here == there else [f"{where}: here {here!r}, there {there!r}"]
 
 
 def _chunks(workflows: dict[str, generated.Workflow]) -> Iterator[dict[str, generated.Workflow]]:
@@ -86,7 +99,7 @@ async def _here(up: Stack, root: Path) -> dict[str, Any]:
     return {
         one["name"]: {
             "status": one["status"],
-            "jobs": {job["name"]: _job(job, job.get("error"), job["steps"]) for job in one["jobs"]},
+            "jobs": _jobs({job["name"]: _job(job, job.get("error"), job["steps"]) for job in one["jobs"]}),
         }
         for one in document["workflows"]
     }
@@ -100,9 +113,22 @@ async def _there(up: Stack, sha: str, expected: int) -> dict[str, Any]:
         jobs = await up.jobs(run["runId"])
         found[run["workflowName"]] = {
             "status": ended["status"],
-            "jobs": {name: _job(job, job.get("errorMessage"), _steps(job)) for name, job in jobs.items()},
+            "jobs": _jobs({name: _job(job, job.get("errorMessage"), _steps(job)) for name, job in jobs.items()}),
         }
     return found
+
+
+_UNMET = re.compile(r"(.+) ended as (\w+) \(needed .+\)")
+
+
+def _jobs(jobs: dict[str, Any]) -> dict[str, Any]:
+    """A job is skipped as soon as one of its needs cannot be met any more. Which one is told, if several cannot, is a
+    matter of which ended first; that it is true is checked here."""
+    for job in jobs.values():
+        parts = [_UNMET.fullmatch(part) for part in job["error"].split("; ")]
+        if all(part and jobs.get(part[1], {}).get("status") == part[2] for part in parts):
+            job["error"] = "a need that cannot be met"
+    return jobs
 
 
 def _job(job: dict[str, Any], error: str | None, steps: list[dict[str, Any]]) -> dict[str, Any]:
