@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src tests demo
+CODE := src tests demo examples
 # What asks the database something: it runs on the embedded version in `make test` and on version 15 in `make proofs`.
 ON_POSTGRES := $(addprefix tests/integration/,agents api caches cluster dispatch identity intake lifecycle logs \
   maintenance pipeline store)
@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format traps bench proofs chaos soak mutants clean
+.PHONY: help demo up test check format traps examples bench proofs chaos soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ format: $(VENV)/dev ## let ruff put the code in order
 
 traps: $(VENV)/dev ## every trap of the tables names a test that shows it, or why it does not apply
 	@$(BIN)/python -m tests.traps
+
+examples: $(VENV)/dev ## compile, preview and run every example, here and on an agent (ONLY=name,name)
+	@$(BIN)/python -m tests.examples $(if $(ONLY),--only $(ONLY))
 
 bench: $(VENV)/bench ## measure (ONLY=name,name); writes build/bench.json
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))

@@ -27,6 +27,7 @@ from kici.orchestrator.api import (
     runs,
     secret_outputs,
     stream,
+    workflows,
 )
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.entries import Caches, Limits
@@ -114,6 +115,7 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
                     *stream.routes(access, streams),
                     *queue.routes(pool, access, explain=lifecycle.explain),
                     *agents.routes(pool, access),
+                    *workflows.routes(pool, access),
                     *event_log.routes(pool, access),
                     *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
                     *caches.routes(pool, access, Caches(pool, objects, Limits(quota_bytes=20_000_000))),

@@ -10,7 +10,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.engine.events import Event, EventType
-from kici.engine.lockfile import LockConcurrency, LockJob
+from kici.engine.lockfile import LockConcurrency, LockGenerator, LockJob
 from kici.engine.plan import plan
 from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.store import runs
@@ -48,6 +48,22 @@ class Made(Struct, frozen=True):
         )
         return {row["job_name"]: row["status"] for row in rows}
 
+    async def learn(self) -> None:
+        """The ids of jobs that have come since."""
+        rows = await self.pool.fetch("select job_name, job_id from execution_jobs where run_id = $1", self.run_id)
+        self.ids.update({row["job_name"]: row["job_id"] for row in rows})
+
+    async def needs(self) -> dict[str, list[str]]:
+        """Job → names of what it needs; jobs that need nothing are left out."""
+        rows = await self.pool.fetch(
+            """
+            select job_name, array_agg(upstream_name order by upstream_name) as needs
+              from execution_job_needs where run_id = $1 group by job_name
+            """,
+            self.run_id,
+        )
+        return {row["job_name"]: row["needs"] for row in rows}
+
     async def steps(self, name: str) -> dict[tuple[int, int], str]:
         """(attempt, index) → status"""
         rows = await self.pool.fetch(
@@ -66,6 +82,7 @@ async def make_run(
     reused: Mapping[str, Reused] | None = None,
     timeout_ms: int | None = None,
     concurrency: LockConcurrency | None = None,
+    generators: Sequence[LockGenerator] = (),
     scope: str = "",
     **event: Any,
 ) -> Made:
@@ -74,7 +91,7 @@ async def make_run(
     repository's."""
     happened = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo, **event)
     new: list[NewJob] = []
-    planned = plan(workflow("ci", jobs=jobs, concurrency=concurrency), happened)
+    planned = plan(workflow("ci", jobs=jobs, generators=tuple(generators), concurrency=concurrency), happened)
     assert not planned.concurrency_problem
     ids = {one.name: str(uuid.uuid4()) for one in planned.jobs}
     for one in planned.jobs:
@@ -92,6 +109,9 @@ async def make_run(
                 problem="it cannot be made" if one.name in problems else "",
                 skip="no file below docs/ has changed" if one.name in skipped else "",
                 reused=(reused or {}).get(one.name),
+                seed=one.seed,
+                generated_by=one.generated_by,
+                carried=one.carried,
             )
         )
     run = NewRun(

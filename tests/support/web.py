@@ -23,6 +23,7 @@ class Web:
         self.artifacts: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, str]] = []
         """Method, path with query, authorization."""
+        self.bodies: list[bytes] = []
         self.redirect_to = ""
         self.unavailable = 0
         """So many requests more are answered with 503."""
@@ -64,6 +65,7 @@ class Web:
         self.requests.append((request.command, request.path, given))
         parts = urlsplit(request.path)
         body = _body(request)
+        self.bodies.append(body)
         if self.redirect_to:
             request.send_response(302)
             request.send_header("location", self.redirect_to + request.path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -18,27 +17,34 @@ from typing import Protocol
 import msgspec
 
 from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
-from kici.agent.transfers import ProtocolBroken, Transfers
+from kici.agent.step_order import ProtocolBroken, StepOrder
+from kici.agent.transfers import Keeper, Transfers
 from kici.engine import timeouts
-from kici.engine.lockfile import LockJob
+from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import (
     MAX_BYTES,
+    Annotated,
     ArtifactBegin,
     ArtifactData,
     ArtifactEnd,
     ArtifactFetch,
+    CacheBegin,
+    CacheFetch,
     Cancel,
+    Emit,
     FromHost,
     FromRunner,
     JobEnded,
     Mask,
     Output,
     Ready,
+    SecretOutput,
     Start,
     StepEnded,
     StepStarted,
+    Summarized,
     from_host,
     from_runner,
 )
@@ -48,6 +54,10 @@ REPORT_S = 2.0
 """Beyond the grace period, for a runner to tell how a cancelled job ended."""
 STEP_S = 15.0
 """Beyond a step's timeout, for a runner to end the step itself."""
+CACHE_S = 300.0
+"""For a cache to be restored, or saved, within a step."""
+RULE_S = 60.0
+"""For a rule that is a function to answer, within the step before which it is asked."""
 LAST_S = 1.0
 """For reading what a dead runner has said."""
 MAX_OUTPUT_BYTES = 65_536
@@ -56,15 +66,21 @@ _MAX_MASK_CHARS = 65_536
 _MAX_MASKS = 10_000
 
 
-class Sink(Protocol):
+class Sink(Keeper, Protocol):
     """Who hears of the job. Awaiting `output` is the back-pressure: the step waits while it does."""
 
     async def step_started(self, index: int, attempt: int) -> None: ...
-    async def step_ended(self, ended: StepEnded) -> None: ...
+
+    async def step_ended(self, ended: StepEnded) -> None:
+        """Also of a step that has not begun: it is skipped, or cancelled."""
+
     async def output(self, index: int, data: bytes) -> None: ...
-    def mask(self, value: str) -> None: ...
-    async def upload(self, name: str, data: AsyncIterator[bytes]) -> None: ...
-    def download(self, name: str) -> AsyncIterator[bytes]: ...
+
+    def annotated(self, index: int, level: str, message: str, file: str, line: int) -> None:
+        """Not masked yet, and so not cut: that is the sink's."""
+
+    def summarized(self, index: int, markdown: str) -> None:
+        """Likewise."""
 
 
 class RunnerFailed(KiciError):
@@ -86,11 +102,9 @@ class Execution:
         self._writer: asyncio.StreamWriter | None = None
         self._transfers = Transfers(sink, self._send)
         self._job: LockJob | None = None
-        self._running: tuple[int, int] | None = None
-        """The step that runs, and its attempt."""
-        self._done: tuple[int, int] = (-1, 0)
-        """The last step that ended, and its attempt, if another attempt of it may follow."""
-        self._again = False
+        self._order: StepOrder | None = None
+        self._began = False
+        """The runner has been told what to do: what it hears before that it would take for its job."""
         self._masks = 0
         self._verdict: JobEnded | None = None
         """How the job ends whatever the runner says from now on."""
@@ -98,7 +112,7 @@ class Execution:
         self._forced = False
         self._stopping: asyncio.Event = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
-        self._step_deadline: asyncio.TimerHandle | None = None
+        self._step_deadlines: dict[int, asyncio.TimerHandle] = {}
 
     def path(self, host: Path) -> str:
         """Where a file below `BoxSpec.root` stands inside. After `prepare`."""
@@ -138,13 +152,14 @@ class Execution:
         """
         assert self._box
         assert self._writer
-        self._job = start.job
+        if self._cancelled:  # before it began: nothing of it runs
+            await self._box.kill()
+            return JobEnded("cancelled", self._cancelled)
+        self._job, self._order = start.job, StepOrder(start.job)
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
         try:
-            if self._cancelled:
-                self._begin_cancel(self._cancelled, self._forced)
             if start.job.timeout_ms is not None:
                 limit_ms = start.job.timeout_ms
                 self._deadline = asyncio.get_running_loop().call_later(
@@ -156,7 +171,7 @@ class Execution:
                 await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
             told = conversation.result() if conversation.done() else None
         finally:
-            for timer in (self._deadline, self._step_deadline):
+            for timer in (self._deadline, *self._step_deadlines.values()):
                 if timer is not None:
                     timer.cancel()
             for task in (stopped, died, conversation):
@@ -166,14 +181,14 @@ class Execution:
                 await conversation
             await self._transfers.close()
         ended = self._verdict or told or JobEnded("failed", f"{_died(await self._box.wait())} before the job ended")
-        await self._close_step(ended)
+        await self._close_steps(ended)
         return ended
 
     def cancel(self, reason: str, *, force: bool = False) -> None:
         """Ask the job to end: its steps get the grace period, unless `force`. Again with `force`: kill at once."""
         self._forced = self._forced or force
         self._cancelled = self._cancelled or reason or "cancelled"
-        if self._job is not None:
+        if self._began:
             self._begin_cancel(self._cancelled, self._forced)
 
     async def close(self) -> None:
@@ -190,7 +205,7 @@ class Execution:
     def _begin_cancel(self, reason: str, force: bool) -> None:
         if self._verdict is None:
             self._verdict = JobEnded("cancelled", reason)
-            self._ask_to_end(reason)
+            self._ask_to_end(Cancel(reason))
         if force:
             self._stopping.set()
 
@@ -198,16 +213,16 @@ class Execution:
         if self._verdict is None:
             reason = timeouts.of_job(limit_ms)
             self._verdict = JobEnded("failed", reason)
-            self._ask_to_end(reason)
+            self._ask_to_end(Cancel(reason, failed=True))
 
-    def _ask_to_end(self, reason: str) -> None:
+    def _ask_to_end(self, cancel: Cancel) -> None:
         assert self._job
         assert self._writer
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._step_deadline is not None:
-            self._step_deadline.cancel()
-        self._writer.write(_frame(Cancel(reason)))
+        for timer in self._step_deadlines.values():
+            timer.cancel()
+        self._writer.write(_frame(cancel))
         grace_s = self._job.grace_period_ms / 1000
         self._deadline = asyncio.get_running_loop().call_later(grace_s + REPORT_S, self._stopping.set)
 
@@ -222,7 +237,12 @@ class Execution:
     async def _converse(self, start: Start) -> JobEnded | None:
         """Until the job has ended or the runner is gone (None)."""
         try:
-            await self._send(start)
+            assert self._writer
+            self._writer.write(_frame(start))
+            self._began = True
+            if self._cancelled:
+                self._begin_cancel(self._cancelled, self._forced)
+            await self._writer.drain()
             while True:
                 message = await self._receive()
                 if message is None:
@@ -238,7 +258,7 @@ class Execution:
     async def _heard(self, message: FromRunner) -> None:
         match message:
             case Output(index, data):
-                self._check(index == -1 or (self._running or (None,))[0] == index, f"output of step {index}")
+                self._check(index == -1 or self._runs(index), f"output of step {index}")
                 self._check(len(data) <= MAX_OUTPUT_BYTES, f"{len(data):,} bytes of output at once")
                 await self._sink.output(index, data)
             case StepStarted(index, attempt):
@@ -246,61 +266,73 @@ class Execution:
             case StepEnded():
                 await self._step_ended(message)
             case Mask(value):
-                self._masks += 1
-                self._check(self._masks <= _MAX_MASKS and len(value) <= _MAX_MASK_CHARS, "too much to mask")
+                self._check(len(value) <= _MAX_MASK_CHARS, f"a value of {len(value):,} characters to mask")
+                self._count_mask()
                 self._sink.mask(value)
+            case Annotated(index, level, text, file, line):
+                self._check(self._runs(index), f"a remark of step {index}")
+                self._sink.annotated(index, level, text, file, line)
+            case Summarized(index, markdown):
+                self._check(self._runs(index), f"a summary of step {index}")
+                self._sink.summarized(index, markdown)
+            case SecretOutput():
+                self._count_mask()
+                await self._transfers.heard(message)
             case ArtifactBegin() | ArtifactData() | ArtifactEnd() | ArtifactFetch():
+                await self._transfers.heard(message)
+            case CacheBegin() | CacheFetch() | Emit():
                 await self._transfers.heard(message)
             case _:
                 self._check(False, f"{type(message).__name__} now")
 
     async def _step_started(self, index: int, attempt: int) -> None:
         assert self._job
-        before, attempts = self._done
-        expected = (before, attempts + 1) if self._again else (before + 1, 1)
-        self._check(self._running is None and (index, attempt) == expected, f"start of step {index}, attempt {attempt}")
-        self._check(index < len(self._job.steps), f"start of step {index} of {len(self._job.steps)}")
-        step = self._job.steps[index]
-        limit = step.retry.attempts if step.retry else 1
-        self._check(attempt <= limit, f"attempt {attempt} of {limit}")
-        self._running = (index, attempt)
+        assert self._order
+        self._order.start(index, attempt)
         if self._verdict is None:
-            limit_s = step.timeout_ms / 1000
-            self._step_deadline = asyncio.get_running_loop().call_later(
-                limit_s + STEP_S, self._step_timeout, step.name, limit_s
+            step = self._job.steps[index]
+            limit_s = step_limit_s(step, self._job)
+            self._step_deadlines[index] = asyncio.get_running_loop().call_later(
+                limit_s + STEP_S, self._step_timeout, step.name, step.timeout_ms / 1000
             )
         await self._sink.step_started(index, attempt)
 
     async def _step_ended(self, ended: StepEnded) -> None:
-        self._check(self._running == (ended.index, ended.attempt), f"end of step {ended.index}")
-        self._check(ended.status in ("success", "failed", "skipped", "cancelled"), f"step status {ended.status!r}")
-        if self._step_deadline is not None:
-            self._step_deadline.cancel()
-        self._running = None
-        self._done = (ended.index, ended.attempt)
-        self._again = not ended.final
+        assert self._order
+        self._order.end(ended)
+        if ended.index in self._step_deadlines:
+            self._step_deadlines.pop(ended.index).cancel()
         await self._sink.step_ended(msgspec.structs.replace(ended, error=ended.error[:_MAX_ERROR_CHARS]))
 
     def _job_ended(self, ended: JobEnded) -> JobEnded:
-        assert self._job
-        self._check(self._running is None, "end of the job while a step runs")
-        self._check(ended.status in ("success", "failed", "cancelled", "drift_dropped"), f"job status {ended.status!r}")
-        if ended.status == "success":
-            complete = self._done[0] == len(self._job.steps) - 1 and not self._again
-            self._check(complete, f"success after {self._done[0] + 1} of {len(self._job.steps)} steps")
-        if ended.status == "cancelled":
-            self._check(self._verdict is not None, "a cancelled job that nobody cancelled")
-        if self._verdict is not None:
+        assert self._order
+        self._order.end_job(ended)
+        ended = msgspec.structs.replace(ended, error=ended.error[:_MAX_ERROR_CHARS])
+        verdict = self._verdict
+        if verdict is None:
+            self._check(ended.status != "cancelled", "a cancelled job that nobody cancelled")
+        elif _says_more(ended, verdict):
+            self._verdict = ended
+        else:
             # What the steps did until they were stopped still counts.
-            self._verdict = msgspec.structs.replace(self._verdict, outputs=ended.outputs)
-        return msgspec.structs.replace(ended, error=ended.error[:_MAX_ERROR_CHARS])
+            self._verdict = msgspec.structs.replace(verdict, outputs=ended.outputs)
+        return ended
 
-    async def _close_step(self, ended: JobEnded) -> None:
-        """Tell the end of a step that the runner could not tell."""
-        if self._running is not None:
-            (index, attempt), self._running = self._running, None
-            status = "cancelled" if ended.status == "cancelled" else "failed"
-            await self._sink.step_ended(StepEnded(index, status, error=ended.error, attempt=attempt))
+    async def _close_steps(self, ended: JobEnded) -> None:
+        """Tell the ends of steps that the runner could not tell."""
+        assert self._order
+        status = "cancelled" if ended.status == "cancelled" else "failed"
+        for index, attempt in list(self._order.running()):
+            last = StepEnded(index, status, error=ended.error, attempt=attempt)
+            self._order.end(last)
+            await self._sink.step_ended(last)
+
+    def _runs(self, index: int) -> bool:
+        return self._order is not None and self._order.runs(index)
+
+    def _count_mask(self) -> None:
+        self._masks += 1
+        self._check(self._masks <= _MAX_MASKS, "too much to mask")
 
     def _check(self, fine: bool, what: str) -> None:
         if not fine:
@@ -323,6 +355,20 @@ class Execution:
             return from_runner.decode(await self._reader.readexactly(size))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
+
+
+def step_limit_s(step: LockStep, job: LockJob) -> float:
+    """What an attempt of a step may take with all that belongs to it: rules, hooks, caches, and its processes' ends."""
+    limit_s = (step.timeout_ms + sum(step.hooks.values())) / 1000 + 2 * CACHE_S * len(step.caches)
+    if step.kind is StepKind.STEP:
+        limit_s += sum(job.hooks.values()) / 1000
+    rules = [*step.rules, *(job.rules if step is job.steps[0] else ())]
+    return limit_s + RULE_S * sum(rule.changed is None for rule in rules)
+
+
+def _says_more(ended: JobEnded, verdict: JobEnded) -> bool:
+    """Whether the runner ended the job as it was asked to, and a hook failed on the way."""
+    return ended.status == "failed" and ended.error.startswith((f"{verdict.error} (", f"{verdict.status} ("))
 
 
 def _frame(message: FromHost) -> bytes:

@@ -29,11 +29,11 @@ from kici.agent.settings import Settings
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
 from kici.agent.workspace import Owner, Workspace
-from kici.engine import timeouts
+from kici.engine import evaluation, timeouts
 from kici.engine.lifecycle import JobStatus, StepStatus
 from kici.engine.lockfile import PATH
 from kici.errors import KiciError
-from kici.wire.agent import MAX_OUTPUT_BYTES, AttemptRef, Dispatch, JobAccepted, JobStatusChanged
+from kici.wire.agent import AttemptRef, Dispatch, JobAccepted, JobStatusChanged
 from kici.wire.context import JobContext
 from kici.wire.runner import JobEnded, Start
 
@@ -170,8 +170,8 @@ class Job:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_start_runner(execution))
-                locked = group.create_task(self._check_out(space))
                 known = group.create_task(self._context())
+                locked = group.create_task(self._check_out(space, known))
                 group.create_task(self._acknowledged())
         except ExceptionGroup as errors:
             if any(is_disk_full(error) for error in leaves(errors)):
@@ -191,14 +191,14 @@ class Job:
             self._secrets.add(value)
         return known
 
-    async def _check_out(self, space: Workspace) -> verify_kici.Locked:
+    async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:
         wanted = self._dispatch.checkout
         source = checkout.remote(self._dispatch, self._shop.settings.http_url)
         git = await checkout.fetch(space, source, wanted, self._reporter.say)
         files = await checkout.kici_files(git, wanted.workflow_sha)
-        locked = verify_kici.find(
-            verify_kici.verify(files, self._dispatch.lock_sha256), self._dispatch.workflow, self._dispatch.job
-        )
+        lock = verify_kici.verify(files, self._dispatch.lock_sha256)
+        carried = (await known).definition
+        locked = verify_kici.find(lock, self._dispatch.workflow, self._dispatch.job, carried)
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
@@ -245,7 +245,7 @@ class Job:
             raise NotOurs("withdrawn")
         if self._silenced and limit is not None:
             raise self._given_up(limit)
-        return self._ended(ended)
+        return self._ended(ended, evaluation.output_limit(prepared.start.job))
 
     async def _watch_silence(self, limit: float | None) -> None:
         """Kill user code before the next attempt may start elsewhere."""
@@ -272,12 +272,12 @@ class Job:
         self._reporter.not_prepared(str(error), StepStatus.FAILED)
         return self._ending(JobStatus.FAILED, str(error), before_user_code=True)
 
-    def _ended(self, ended: JobEnded) -> JobStatusChanged:
+    def _ended(self, ended: JobEnded, limit: int) -> JobStatusChanged:
         size = len(msgspec.msgpack.encode(ended.outputs))
-        if size > MAX_OUTPUT_BYTES:
+        if size > limit:
             return self._ending(
                 JobStatus.FAILED,
-                f"the steps' outputs have {size:,} bytes; the limit is {MAX_OUTPUT_BYTES:,}: use an artifact",
+                f"the steps' outputs have {size:,} bytes; the limit is {limit:,}: use an artifact",
             )
         error = ended.error or (self._cancelled if ended.status == JobStatus.CANCELLED else "")
         return self._ending(JobStatus(ended.status), error, outputs=ended)

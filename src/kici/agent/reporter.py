@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from kici.agent import artifacts, caches, told
-from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.log_stream import StepLog
 from kici.agent.masking import Secrets
@@ -45,7 +44,6 @@ class Reporter:
         """Steps that run: index → when, in ms."""
         self._attempts: dict[int, int] = {}
         self._remarks: dict[int, Remarks] = {}
-        self._emitted = 0
 
     def names(self, job: LockJob) -> None:
         self._names |= {index: step.name for index, step in enumerate(job.steps)}
@@ -97,9 +95,6 @@ class Reporter:
         await told.hand_over(self._api, name, value)
 
     async def emit(self, name: str, payload: Any, key: str) -> str:
-        if self._emitted == told.MAX_EVENTS:
-            raise TransferFailed(f"event {name[:200]!r} was not emitted: an attempt emits up to {told.MAX_EVENTS}")
-        self._emitted += 1
         return await told.emit(self._api, self._secrets.mask(name), self._secrets.mask_all(payload), key)
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:

@@ -50,12 +50,16 @@ def verify(files: Mapping[str, bytes], lock_sha256: str) -> lockfile.LockFile:
     return lock
 
 
-def find(lock: lockfile.LockFile, workflow: str, job: str) -> Locked:
+def find(lock: lockfile.LockFile, workflow: str, job: str, carried: lockfile.LockJob | None = None) -> Locked:
+    """`carried`: the definition that came with the job, of one that the lock file does not have, or of which it says
+    that functions give some of its options. Of all others the lock file's counts."""
     for candidate in lock.workflows:
         if candidate.name == workflow:
-            for locked in candidate.jobs:
-                if locked.name == job:
-                    return Locked(candidate, locked)
+            locked = next((one for one in candidate.jobs if one.name == job), None)
+            if locked is not None and not (locked.dynamic and carried):
+                return Locked(candidate, locked)
+            if carried is not None and carried.name == job:
+                return Locked(candidate, carried)
     raise KiciNotVerified(f"{lockfile.PATH} has no job {job!r} in a workflow {workflow!r}")
 
 

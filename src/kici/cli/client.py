@@ -1,7 +1,7 @@
 """How `kici` reaches an orchestrator. The HTTP library is imported with the first request.
 
-URL and token come from `KICI_URL` and `KICI_TOKEN`, else from the file that `kici up` writes: `config` below
-`KICI_CONFIG_DIR` or `~/.kici`, JSON with `url` and `token`. The token is sent and never shown.
+URL and token come from `KICI_URL` and `KICI_TOKEN`, else from the file that `kici login` and `kici up` write: see
+`cli.config`. The token is sent and never shown.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from kici.cli import config
 from kici.errors import KiciError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ class Refused(ClientError):
 class Client:
     """Paths begin below `/api/v1/admin`. Everything that goes wrong is a `ClientError`."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
         self._token = token
         self._http: httpx.Client | None = None
 
@@ -121,7 +122,7 @@ class Client:
             self._http = httpx.Client(
                 base_url=self._url,
                 headers={"authorization": f"Bearer {self._token}"},
-                timeout=TIMEOUT_S,
+                timeout=self._timeout_s,
                 trust_env=not here,  # a proxy from the environment does not lead back to this machine
             )
         return self._http
@@ -135,7 +136,9 @@ class Client:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise ClientError(f"{self._url!r} is not the URL of an orchestrator, like http://127.0.0.1:4000") from error
         except httpx.TimeoutException as error:
-            raise Unreachable(f"the orchestrator at {self._url} did not answer within {TIMEOUT_S:.0f} s") from error
+            raise Unreachable(
+                f"the orchestrator at {self._url} did not answer within {self._timeout_s:.0f} s"
+            ) from error
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"the orchestrator at {self._url} cannot be reached ({error}): is it running? `kici up` starts one"
@@ -143,10 +146,11 @@ class Client:
 
     def _refused(self, status: int, content: bytes) -> Refused:
         if status == 401:
+            why = _problem(content)
             return Refused(
                 status,
-                f"the orchestrator at {self._url} does not accept the token:"
-                f" set KICI_TOKEN, or put a valid one into {config_file()}",
+                f"the orchestrator at {self._url} does not accept the token{f' ({why})' if why else ''}:"
+                " `kici login` takes another one, and KICI_TOKEN wins over it",
             )
         return Refused(status, _problem(content) or f"the orchestrator answered with HTTP {status}")
 
@@ -161,25 +165,21 @@ class Client:
             ) from error
 
 
-def configured() -> Client:
+def configured(*, timeout_s: float = TIMEOUT_S) -> Client:
     """The client that variables and file describe. Raises `ClientError` where URL or token is missing."""
     url, token = os.environ.get("KICI_URL", ""), os.environ.get("KICI_TOKEN", "")
     if not (url and token):
         remembered = _remembered()
         if url and remembered.get("url", url).rstrip("/") != url.rstrip("/"):
             # A token belongs to its orchestrator: it is not shown to another one.
-            raise ClientError(f"KICI_URL names another orchestrator than {config_file()}: set KICI_TOKEN, too")
+            raise ClientError(f"KICI_URL names another orchestrator than {config.file()}: set KICI_TOKEN, too")
         url, token = url or remembered.get("url", ""), token or remembered.get("token", "")
     if not (url and token):
         raise ClientError(
-            "no orchestrator is configured: start one with `kici up`, or set KICI_URL and KICI_TOKEN"
-            f" ({config_file()} does not name both)"
+            "no orchestrator is configured: start one with `kici up`, or set KICI_URL and KICI_TOKEN, or `kici login`"
+            f" ({config.file()} does not name both)"
         )
-    return Client(url, token)
-
-
-def config_file() -> Path:
-    return Path(os.environ.get("KICI_CONFIG_DIR") or Path.home() / ".kici") / "config"
+    return Client(url, token, timeout_s=timeout_s)
 
 
 def segment(text: str) -> str:
@@ -202,16 +202,10 @@ def parse_events(pieces: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
 
 
 def _remembered() -> dict[str, str]:
-    file = config_file()
     try:
-        found = json.loads(file.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ClientError(f"{file} cannot be read as JSON: repair or remove it") from error
-    if not isinstance(found, dict):
-        raise ClientError(f"{file} is not an object with url and token: repair or remove it")
-    return {name: str(found[name]) for name in ("url", "token") if found.get(name)}
+        return config.remembered()
+    except config.BadConfig as error:
+        raise ClientError(str(error)) from error
 
 
 def _present(query: Query | None) -> dict[str, str]:

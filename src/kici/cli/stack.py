@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-import msgspec
 from msgspec import Struct
 
 from kici.errors import KiciError
@@ -268,17 +267,6 @@ def secret_file(path: Path, make: Callable[[], str]) -> Path:
     with os.fdopen(descriptor, "w") as file:
         file.write(make() + "\n")
     return path
-
-
-def remember(config: Path, *, url: str, token: str) -> Path:
-    """Write the file that the other commands read, readable by its owner only."""
-    config.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = config.with_name(f".{config.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode({"url": url, "token": token}), indent=2) + b"\n")
-    temporary.replace(config)
-    return config
 
 
 def how_it_ended(code: int) -> str:

@@ -99,12 +99,12 @@ def plan(workflow: LockWorkflow, event: Event) -> Plan:
             if verdict.warning:
                 warnings.append(f"job {one.name!r}: {verdict.warning}")
             if verdict.passed and one.dynamic:
-                planned |= _with_stand_in(workflow, one)
+                planned |= _with_stand_in(workflow, one, event)
             else:
                 static = replace(one, dynamic=()) if one.dynamic else one
                 planned[one.name] = [replace(job, skip=verdict.reason) for job in fan_out(frame, static, event)]
         else:
-            planned |= _with_stand_in(workflow, one)
+            planned |= _with_stand_in(workflow, one, event)
     jobs = list(_connected(planned))
     if len(jobs) > MAX_JOBS_PER_RUN:
         problem = f"workflow {workflow.name!r} gives {len(jobs)} jobs; the limit is {MAX_JOBS_PER_RUN}: split it"
@@ -149,12 +149,13 @@ def _in_order(workflow: LockWorkflow) -> Iterator[LockJob | LockGenerator]:
         yield generator
 
 
-def _with_stand_in(workflow: LockWorkflow, of: LockJob | LockGenerator) -> dict[str, list[PlannedJob]]:
+def _with_stand_in(workflow: LockWorkflow, of: LockJob | LockGenerator, event: Event) -> dict[str, list[PlannedJob]]:
     """The job that asks the code, and the stand-in for what comes of it."""
     wanted = labels.requirement(of.runs_on, of.exclude_labels)
+    frame = Frame(workflow.name, workflow.env)
     init = evaluation.init_job(of)
     seed = Seed(
-        Frame(workflow.name, workflow.env),
+        frame,
         of if isinstance(of, LockJob) else None,
         tuple(one.name for one in workflow.generators),
     )
@@ -164,7 +165,7 @@ def _with_stand_in(workflow: LockWorkflow, of: LockJob | LockGenerator) -> dict[
         else LockJob(of.name, (), of.runs_on, of.exclude_labels, evaluation.awaited(of), location=of.location)
     )
     return {
-        init.name: [PlannedJob(init.name, init, 0, {}, (), wanted, carried=True)],
+        init.name: [replace(one, carried=True) for one in fan_out(frame, init, event)],
         of.name: [PlannedJob(of.name, stand_in, 0, {}, (), wanted, seed=seed)],
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kici.engine.errors import TemplateError
 from kici.engine.events import Event, EventType
@@ -73,11 +73,26 @@ def expand(template: str, values: Mapping[str, str], *, strict: bool = False) ->
     """Replace the fields. An absent one becomes empty text, or with `strict` a `TemplateError`."""
     check(template)
 
-    def one(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return found[0][0]
-        if strict and found[1] not in values:
-            raise TemplateError(f"template {template!r}: this event has no {found[1]}")
-        return values.get(found[1], "")
+    def value(name: str) -> str:
+        if strict and name not in values:
+            raise TemplateError(f"template {template!r}: this event has no {name}")
+        return values.get(name, "")
 
-    return _PLACEHOLDER.sub(one, template)
+    return _replaced(template, value)
+
+
+def expand_cache_key(template: str, values: Mapping[str, str], digest: Callable[[Sequence[str]], str]) -> str:
+    """`expand` for keys of caches: `values` has `os` and `arch` too, and `digest` tells that of the files that globs
+    find."""
+    check_cache_key(template)
+
+    def value(name: str) -> str:
+        if name.startswith("hash:"):
+            return digest([glob.strip() for glob in name.removeprefix("hash:").split(",")])
+        return values.get(name, "")
+
+    return _replaced(template, value)
+
+
+def _replaced(template: str, value: Callable[[str], str]) -> str:
+    return _PLACEHOLDER.sub(lambda found: found[0][0] if found[1] is None else value(found[1]), template)

@@ -38,6 +38,7 @@ from kici.orchestrator.api import (
     run_start,
     runs,
     stream,
+    workflows,
 )
 from kici.orchestrator.api import (
     secret_outputs as secret_output_routes,
@@ -278,6 +279,7 @@ async def serve(settings: Settings) -> None:
             *queue.routes(pool, access, explain=why),
             *queue_rules.routes(pool, access, notifier, default_cap=default_cap),
             *agents.routes(pool, access),
+            *workflows.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),
             *agent_tokens.routes(access, pool, notifier),

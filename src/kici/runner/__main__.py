@@ -14,7 +14,8 @@ from kici.runner.capture import Capture
 from kici.runner.environment import Environment
 from kici.runner.link import Link
 from kici.runner.processes import adopt_orphans
-from kici.runner.workflow import Found, WorkflowMismatch, find, sentence, traceback_text
+from kici.runner.telling import sentence, traceback_text
+from kici.runner.workflow import Found, WorkflowMismatch, find
 from kici.sdk import loading  # noqa: F401 - all that a job needs is imported before `Ready`
 from kici.wire.runner import FD, JobEnded, Ready, Start, StepEnded, StepStarted
 
@@ -73,7 +74,7 @@ def _import(start: Start, link: Link, capture: Capture) -> Found | None:
         else:
             reason = f"the workflow cannot be imported: {sentence(error)}"
             capture.say(traceback_text(error, start.kici_dir))
-        capture.end_now()
+        capture.end_now(0)
         link.send(StepEnded(0, "failed", error=reason))
         link.send(JobEnded("failed", reason))
         return None

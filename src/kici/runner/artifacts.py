@@ -4,82 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import glob
-import itertools
 import os
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 
-from kici.errors import KiciError
-from kici.runner.link import Link
-from kici.runner.processes import Child
 from kici.runner.shell import Activity, Doing
-from kici.wire.runner import ArtifactBegin, ArtifactData, ArtifactEnd, ArtifactFetch, Reply
-
-_PIECE_BYTES = 262_144
-_AHEAD = 16
-"""Pieces of a download that wait to be unpacked."""
-
-
-class ArtifactFailed(KiciError):
-    """Files could not be stored or fetched. The message says which and why."""
-
-    code = "artifact_failed"
-    status = 422
-
-
-class Transfers:
-    """Requests to the host about artifacts, and its answers."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[bytes | Reply]] = {}
-
-    async def answered(self, message: Reply | ArtifactData) -> None:
-        """From the host. Waits while what came before is not yet unpacked."""
-        answers = self._answers.get(message.request)
-        if answers is not None:
-            await answers.put(message if isinstance(message, Reply) else message.data)
-
-    async def store(self, name: str, data: AsyncIterator[bytes]) -> None:
-        request, answers = self._open()
-        try:
-            await self._link.post(ArtifactBegin(request, name))
-            async for piece in data:
-                await self._link.post(ArtifactData(request, piece))
-            await self._link.post(ArtifactEnd(request))
-            answer = await answers.get()
-            if isinstance(answer, bytes) or answer.error:
-                raise ArtifactFailed(f"artifact {name!r} was not stored: {_error(answer)}")
-        finally:
-            self._close(request)
-
-    async def fetch(self, name: str) -> AsyncIterator[bytes]:
-        request, answers = self._open()
-        try:
-            await self._link.post(ArtifactFetch(request, name))
-            while isinstance(answer := await answers.get(), bytes):
-                yield answer
-            if answer.error:
-                raise ArtifactFailed(f"artifact {name!r} was not fetched: {answer.error}")
-        finally:
-            self._close(request)
-
-    def _open(self) -> tuple[int, asyncio.Queue[bytes | Reply]]:
-        request = next(self._numbers)
-        self._answers[request] = asyncio.Queue(_AHEAD)
-        return request, self._answers[request]
-
-    def _close(self, request: int) -> None:
-        answers = self._answers.pop(request)
-        while not answers.empty():  # lets go of a host's answer that waits for room
-            answers.get_nowait()
-
-
-def _error(answer: bytes | Reply) -> str:
-    return answer.error if isinstance(answer, Reply) else "the host sent data instead of an answer"
+from kici.runner.tar import ArtifactFailed, Tar
+from kici.runner.transfers import Transfers
 
 
 class Artifacts:
@@ -102,7 +32,8 @@ class Artifacts:
         async def download() -> list[str]:
             directory = os.path.join(self._root, into)
             os.makedirs(directory, exist_ok=True)
-            return await _unpacked(directory, self._transfers.fetch(name))
+            unpacked = await _unpacked(directory, self._transfers.fetch(name))
+            return [os.path.normpath(os.path.join(into, path)) for path in unpacked]
 
         return Doing(self._activity, download)
 
@@ -131,7 +62,7 @@ def _members(root: str, paths: Sequence[str]) -> list[str]:
 
 async def _packed(root: str, members: Sequence[str]) -> AsyncIterator[bytes]:
     names = b"".join(os.fsencode(os.path.join(".", member)) + b"\0" for member in members)
-    tar = _Tar(
+    tar = Tar(
         ["tar", "--create", "--file=-", f"--directory={root}", "--null", "--verbatim-files-from", "--files-from=-"]
     )
     writing = asyncio.create_task(tar.write_all(names))
@@ -146,7 +77,7 @@ async def _packed(root: str, members: Sequence[str]) -> AsyncIterator[bytes]:
 
 
 async def _unpacked(directory: str, data: AsyncIterator[bytes]) -> list[str]:
-    tar = _Tar(
+    tar = Tar(
         [
             "tar", "--extract", "--file=-", f"--directory={directory}", "--no-same-owner", "--no-same-permissions",
             "--verbose", "--quoting-style=literal",
@@ -164,60 +95,3 @@ async def _unpacked(directory: str, data: AsyncIterator[bytes]) -> list[str]:
         tar.close()
     members = (os.path.normpath(os.fsdecode(name)) for name in names.split(b"\n") if name and not name.endswith(b"/"))
     return sorted(members)
-
-
-class _Tar:
-    """The program, with both ends as pipes. It is a child like a command of the step, and ends with it."""
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
-            start_new_session=True, env=os.environ | {"LC_ALL": "C"},
-        )  # fmt: skip
-        self._child = Child(self._process.pid, on_exit=self._ended)
-        self._loop = asyncio.get_running_loop()
-
-    def _ended(self, code: int) -> None:
-        self._process.returncode = code
-
-    async def read(self) -> bytes:
-        assert self._process.stdout
-        return await self._loop.run_in_executor(None, self._process.stdout.read, _PIECE_BYTES) or b""
-
-    async def read_all(self) -> bytes:
-        pieces = []
-        while piece := await self.read():
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    async def write_all(self, data: bytes) -> None:
-        await self.write(data)
-        self.close_input()
-
-    async def write(self, data: bytes) -> None:
-        await self._loop.run_in_executor(None, self._write, data)
-
-    def _write(self, data: bytes) -> None:
-        assert self._process.stdin
-        view = memoryview(data)
-        with suppress(BrokenPipeError):  # its exit code will say why
-            while view:
-                view = view[self._process.stdin.write(view) or 0 :]
-
-    def close_input(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-
-    async def check(self) -> None:
-        """Raises `ArtifactFailed` unless it ended well."""
-        if await self._child.wait():
-            self._said.seek(0)
-            lines = self._said.read(4096).decode(errors="replace").strip().splitlines()
-            raise ArtifactFailed(f"tar failed: {lines[0] if lines else f'exit code {self._child.returncode}'}")
-
-    def close(self) -> None:
-        self._child.signal(9)
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
-            if pipe and not pipe.closed:
-                pipe.close()

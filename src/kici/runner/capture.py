@@ -2,7 +2,7 @@
 
 `print` and `sys.stderr` know their step by a context variable, also in threads and tasks that the step has started.
 What writes to descriptors 1 and 2 directly (C code, a `subprocess` without pipes) goes through a pipe to the step that
-runs at the time.
+runs at the time; of several the one that began first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Capture:
         self._link = link
         self._lock = threading.Lock()
         """Held while output is sent, so that none of a step comes after its end."""
-        self._running = PREPARATION
+        self._running: list[int] = []
+        """In the order in which they began."""
         self._read_end, write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         for descriptor in (1, 2):
@@ -44,33 +45,34 @@ class Capture:
 
     def begin(self, index: int) -> None:
         """From now on this step runs."""
-        self._running = index
+        if index not in self._running:
+            self._running.append(index)
 
-    async def end(self) -> None:
-        """No step runs any more. All that was written until now is with the host when this returns."""
+    async def end(self, index: int) -> None:
+        """The step does not run any more. All that was written until now is with the host when this returns."""
         _flush_buffers()
         if self._lock.acquire(blocking=False):
             self._lock.release()
             if not self._waiting():
-                self._running = PREPARATION
+                self._forget(index)
                 return
-        await asyncio.to_thread(self._end)
+        await asyncio.to_thread(self._end, index)
 
-    def end_now(self) -> None:
+    def end_now(self, index: int) -> None:
         """`end`, outside of a loop."""
         _flush_buffers()
-        self._end()
+        self._end(index)
 
     def is_running(self, index: int) -> bool:
-        return self._running == index
+        return index in self._running
 
     def write(self, data: bytes) -> None:
         """Of the step in whose context this is called; if that has ended, of the one that runs."""
         with self._lock:
             self._pump()  # what was written to the descriptors before
             index = step_index.get()
-            if index != self._running:
-                index = self._running
+            if index not in self._running:
+                index = self._first()
             for start in range(0, len(data), PIECE_BYTES):
                 self._link.send(Output(index, data[start : start + PIECE_BYTES]))
 
@@ -78,6 +80,13 @@ class Capture:
         """Lines of our own."""
         _flush_buffers()
         self.write(text.encode(errors="replace") + b"\n")
+
+    def _first(self) -> int:
+        return self._running[0] if self._running else PREPARATION
+
+    def _forget(self, index: int) -> None:
+        if index in self._running:
+            self._running.remove(index)
 
     def _waiting(self) -> bool:
         poll = select.poll()
@@ -92,10 +101,10 @@ class Capture:
             with self._lock:
                 self._pump()
 
-    def _end(self) -> None:
+    def _end(self, index: int) -> None:
         with self._lock:
             self._pump()
-            self._running = PREPARATION
+            self._forget(index)
 
     def _pump(self) -> None:
         """With the lock."""
@@ -104,7 +113,7 @@ class Capture:
                 data = os.read(self._read_end, PIECE_BYTES)
             except BlockingIOError:
                 return
-            self._link.send(Output(self._running, data))
+            self._link.send(Output(self._first(), data))
 
 
 def _flush_buffers() -> None:

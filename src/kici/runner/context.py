@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
+from kici.engine import templates
 from kici.engine.events import Event
-from kici.runner.artifacts import Artifacts, Transfers
+from kici.runner import waiting
+from kici.runner.artifacts import Artifacts
+from kici.runner.cache_files import CacheFiles, CacheUse
 from kici.runner.environment import Environment
 from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
-from kici.runner.shell import Activity, Options, ShCommand, command
+from kici.runner.shell import Activity, Doing, Options, ShCommand, command
+from kici.runner.transfers import Transfers
+from kici.sdk.caches import cache
+from kici.sdk.context import AnnotationLevel
+from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.errors import SecretNotFound
 from kici.sdk.event_views import EventView, view
-from kici.sdk.facts import Git, JobFacts, Matrix, Output, RunFacts, WorkflowFacts
+from kici.sdk.facts import AgentFacts, Fanout, Git, JobFacts, Matrix, Outcome, Output, RunFacts, WorkflowFacts
 from kici.wire.context import JobContext
+from kici.wire.runner import Annotated, FromRunner, Mask, Summarized
 
 T = TypeVar("T")
 V = TypeVar("V", bound=EventView)
 
 _MAX_MASK_CHARS = 65_536
+_PIECE_CHARS = 65_536
 
 
 class Cancelled:
@@ -34,11 +45,32 @@ class Cancelled:
 
     def __init__(self) -> None:
         self.reason = ""
+        self.failed = False
+        """The job has run out of time: it fails."""
+        self.grace_s = 0.0
+        """What the step that runs gets to end in."""
+        self.deadline = 0.0
+        """When the loop's clock ends all that still runs, hooks too."""
+        self.group_grace_s = 5.0
+        """What a step gets to end in that is cancelled because another one of its group has failed."""
         self._event = asyncio.Event()
 
-    def set(self, reason: str) -> None:
+    def set(self, reason: str, *, failed: bool, grace_s: float, for_steps_s: float) -> None:
+        """Only the first time counts. `grace_s` is for all that follows, `for_steps_s` of it for the step that runs."""
+        if self.reason:
+            return
         self.reason = reason or "cancelled"
+        self.failed = failed
+        self.grace_s = for_steps_s
+        self.deadline = asyncio.get_running_loop().time() + grace_s
         self._event.set()
+
+    def take(self, other: Cancelled) -> None:
+        """Be cancelled as the other is."""
+        if not self.reason:
+            self.reason, self.failed = other.reason, other.failed
+            self.grace_s, self.deadline = other.grace_s, other.deadline
+            self._event.set()
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -50,7 +82,7 @@ class Cancelled:
         await self._event.wait()
 
 
-class JobState(Struct, frozen=True):
+class JobState(Struct):
     """What all steps of the job share."""
 
     root: str
@@ -59,14 +91,21 @@ class JobState(Struct, frozen=True):
     results: Results
     transfers: Transfers
     cancelled: Cancelled
-    mask: Callable[[str], None]
+    tell: Callable[[FromRunner], None]
+    emitted: int = 0
+    """How many events its steps have sent."""
+
+
+def template_fields(facts: JobContext) -> dict[str, str]:
+    return templates.fields(facts.event, workflow=facts.workflow, job=facts.job, matrix=facts.matrix)
 
 
 class StepContext:
-    def __init__(self, state: JobState, activity: Activity, directory: str, shell: str) -> None:
+    def __init__(self, state: JobState, activity: Activity, directory: str, shell: str, outcome: Outcome) -> None:
         """Its commands start in `directory`, an absolute path, and are run by `shell` unless they say otherwise."""
         self._state = state
-        self._activity = activity
+        self.activity = activity
+        self.outcome = outcome
         self._directory = directory
         self._shell = shell
 
@@ -85,7 +124,7 @@ class StepContext:
         **values: object,
     ) -> ShCommand:
         options = Options(env, cwd, check, input, timeout, quiet, shell or self._shell)
-        return command(self._activity, self._directory, command_, options, values)
+        return command(self.activity, self._directory, command_, options, values)
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,13 +143,28 @@ class StepContext:
     def mask(self, value: str, /) -> None:
         if len(value) > _MAX_MASK_CHARS:
             raise ValueError(f"a value of {len(value):,} characters cannot be hidden; the limit is {_MAX_MASK_CHARS:,}")
-        self._state.mask(value)
+        self._state.tell(Mask(value))
+
+    def annotate(
+        self, level: AnnotationLevel, message: str, /, *, file: str | None = None, line: int | None = None
+    ) -> None:
+        if level not in ("notice", "warning", "error"):
+            raise ValueError(f"level is {level!r}: it is notice, warning or error")
+        place = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+        print(f"[{level}] {place}{message}")  # noqa: T201
+        self._state.tell(
+            Annotated(self.activity.index, level, str(message), os.fspath(file) if file else "", line or 0)
+        )
+
+    def summary(self, markdown: str, /) -> None:
+        for start in range(0, len(markdown), _PIECE_CHARS):
+            self._state.tell(Summarized(self.activity.index, markdown[start : start + _PIECE_CHARS]))
 
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def env(self) -> Mapping[str, str]:
-        return MappingProxyType(os.environ)
+        return MappingProxyType(self._state.environment.variables())
 
     def set_env(self, name: str, value: str, /) -> None:
         self._state.environment.set(name, value)
@@ -123,7 +177,17 @@ class StepContext:
         return Secrets(self._state.facts.secrets)
 
     def expose(self, name: str, /) -> None:
-        self._state.environment.expose(name, self.secrets[name])
+        self._state.environment.for_this_step(name, self.secrets[name])
+
+    def set_secret_output(self, name: str, value: str, /) -> Doing[None]:
+        if not isinstance(value, str) or not name.isidentifier():
+            raise ValueError(f"{name!r} cannot be set: a name has letters, digits and _, and a value is text")
+
+        async def set_() -> None:
+            self.mask(value)
+            await self._state.transfers.secret_output(name, value)
+
+        return Doing(self.activity, set_)
 
     # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,6 +233,18 @@ class StepContext:
         return Matrix(self._state.facts.matrix)
 
     @property
+    def fanout(self) -> Fanout:
+        facts = self._state.facts
+        return Fanout(facts.fanout_index, facts.fanout_total)
+
+    @property
+    def agent(self) -> AgentFacts:
+        known = self._state.facts.agent
+        if known is None:
+            return AgentFacts("local", (), platform.system().lower(), platform.machine().lower())
+        return AgentFacts(known.name, known.labels, known.os, known.arch)
+
+    @property
     def environment(self) -> str:
         return self._state.facts.environment
 
@@ -190,7 +266,30 @@ class StepContext:
 
     @property
     def artifacts(self) -> Artifacts:
-        return Artifacts(self._activity, self._state.transfers, self._state.root)
+        return Artifacts(self.activity, self._state.transfers, self._state.root)
+
+    def cache(self, key: str, paths: str | Sequence[str], /, *, restore: str | Sequence[str] = ()) -> CacheUse:
+        wanted = cache(key, paths=paths, restore=restore)
+        files = CacheFiles(self._state.root, self._state.transfers, template_fields(self._state.facts))
+        return CacheUse(self.activity, files, wanted)
+
+    # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def emit(self, name: str, payload: Any = None, /) -> Doing[str]:
+        # The same in every attempt of the job that runs the same code: sent twice, it is one event.
+        state = self._state
+        key = f"{self.activity.index}.{state.emitted}"
+        state.emitted += 1
+        data = msgspec.json.decode(msgspec.json.encode(payload))
+
+        async def emit() -> str:
+            return await state.transfers.emit(name, data, key)
+
+        return Doing(self.activity, emit)
+
+    def wait_for(self, fn: Callable[[], Any], /, *, every: Duration = "2s", timeout: Duration = "60s") -> Doing[Any]:
+        every_s, limit_s = milliseconds(every) / 1000, milliseconds(timeout) / 1000
+        return Doing(self.activity, lambda: waiting.wait_for(fn, every_s, limit_s))
 
 
 class StepLog:

@@ -12,8 +12,19 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 FILES = ("KICI_ENV", "KICI_PATH", "KICI_OUTPUT", "KICI_SUMMARY")
 MAX_FILE_BYTES = 1024 * 1024
+MARK = "KICI_STEP_ID"
+"""In the environment of commands of steps that run beside others: tells whose a process is."""
+
+
+class Written(Struct, frozen=True):
+    """What a step has left in its files."""
+
+    outputs: dict[str, str]
+    summary: str
 
 
 class Environment:
@@ -24,6 +35,10 @@ class Environment:
         self._before: dict[str, str | None] = {}
         """What the variables were that belong to the current step only."""
 
+    def variables(self) -> Mapping[str, str]:
+        """As they are now."""
+        return os.environ
+
     def set(self, name: str, value: str) -> None:
         """Raises `ValueError` with a sentence."""
         if not name or "=" in name or "\0" in name or "\0" in value:
@@ -33,39 +48,37 @@ class Environment:
         if name in self._secrets:
             raise ValueError(f"{name} is the name of a secret of this job: use another name")
         self._before.pop(name, None)
-        os.environ[name] = value
+        self._put(name, value)
 
     def add_path(self, directory: str | os.PathLike[str]) -> None:
         """Raises `ValueError` with a sentence."""
         text = os.path.abspath(directory)
         if os.pathsep in text or "\0" in text:
             raise ValueError(f"{text!r} cannot stand in PATH")
-        os.environ["PATH"] = os.pathsep.join((text, *filter(None, (os.environ.get("PATH"),))))
+        self._put("PATH", os.pathsep.join((text, *filter(None, (self.variables().get("PATH"),)))))
 
-    def expose(self, name: str, value: str) -> None:
-        """Until the step ends."""
-        self._for_this_step(name, value)
+    def for_this_step(self, name: str, value: str) -> None:
+        """Until `end_step`."""
+        self._before.setdefault(name, self.variables().get(name))
+        self._put(name, value)
 
     def end_step(self) -> None:
         for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            self._put(name, value)
         self._before.clear()
 
     def files(self, parent: str) -> Files:
         """New files for one attempt of a step, their names in the environment until the step ends."""
         made = Files(Path(tempfile.mkdtemp(prefix="kici-step-", dir=parent)))
         for name in FILES:
-            self._for_this_step(name, str(made.path(name)))
+            self.for_this_step(name, str(made.path(name)))
         return made
 
-    def apply(self, files: Files, say: Callable[[str], None]) -> dict[str, str]:
-        """Take over what the step has written; says what it cannot take. Returns `$KICI_OUTPUT`. Removes the files."""
+    def apply(self, files: Files, say: Callable[[str], None]) -> Written:
+        """Take over what the step has written; says what it cannot take. Removes the files."""
         variables = files.pairs("KICI_ENV", say)
         directories = files.lines("KICI_PATH", say)
-        outputs = files.pairs("KICI_OUTPUT", say)
+        written = Written(files.pairs("KICI_OUTPUT", say), files.text("KICI_SUMMARY", say))
         files.remove()
         self.end_step()
         for name, value in variables.items():
@@ -78,11 +91,52 @@ class Environment:
                 self.add_path(directory)
             except ValueError as error:
                 say(f"$KICI_PATH: {error}")
-        return outputs
+        return written
 
-    def _for_this_step(self, name: str, value: str) -> None:
-        self._before.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
+    def branch(self, mark: str) -> Branch:
+        """For a step that runs beside others; its commands carry `KICI_STEP_ID=mark`."""
+        return Branch(self._secrets, mark)
+
+    def join(self, branch: Branch) -> None:
+        """Take over what the step has set for those after it."""
+        for name, value in branch.lasting.items():
+            self._put(name, value)
+        for directory in branch.paths:
+            self.add_path(directory)
+
+    def _put(self, name: str, value: str | None) -> None:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+class Branch(Environment):
+    """The environment of one of several steps that run at the same time: its own changes over the process's."""
+
+    def __init__(self, secrets: Collection[str], mark: str) -> None:
+        self.mark = mark
+        self._secrets = secrets
+        self._before = {}
+        self._own: dict[str, str | None] = {MARK: mark}
+        self.lasting: dict[str, str] = {}
+        self.paths: list[str] = []
+        """In the order in which they were put in front."""
+
+    def variables(self) -> Mapping[str, str]:
+        merged = {**os.environ, **self._own}
+        return {name: value for name, value in merged.items() if value is not None}
+
+    def set(self, name: str, value: str) -> None:
+        super().set(name, value)
+        self.lasting[name] = value
+
+    def add_path(self, directory: str | os.PathLike[str]) -> None:
+        super().add_path(directory)
+        self.paths.append(os.path.abspath(directory))
+
+    def _put(self, name: str, value: str | None) -> None:
+        self._own[name] = value
 
 
 class Files:
@@ -104,6 +158,9 @@ class Files:
 
     def lines(self, name: str, say: Callable[[str], None]) -> list[str]:
         return [line for line in self._read(name, say).splitlines() if line.strip()]
+
+    def text(self, name: str, say: Callable[[str], None]) -> str:
+        return self._read(name, say)
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

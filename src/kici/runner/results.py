@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -31,6 +32,14 @@ class Results:
             need.name: [one for one in needs if need.name in (one.job, one.generated_by)] for need in job.needs
         }
         self.own: dict[str, Any] = {}
+        self._all: Results = self
+        """Of the job; of a step in a group `own` has what was there when the group began, and what it returned."""
+
+    def beside(self) -> Results:
+        """For one of several steps that run at the same time: they do not see what the others return."""
+        other = copy(self)
+        other.own = dict(self.own)
+        return other
 
     # ── written by the runner ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,11 +52,13 @@ class Results:
             data: Any = dict(written)
         else:
             data = to_data(value, annotation)
-        outputs = self.own | {step.name: data}
+        outputs = self._all.own | {step.name: data}
         size = len(msgspec.msgpack.encode(outputs))
         if size > self._limit:
             raise OutputInvalid(f"the job's outputs have {size:,} bytes; the limit is {self._limit:,}: use an artifact")
-        self.own = outputs
+        self._all.own = outputs
+        if self._all is not self:
+            self.own[step.name] = data
 
     # ── read by steps ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from kici.runner import template
 from kici.runner.capture import Capture
 from kici.runner.commands import Finished, Invocation, execute
+from kici.runner.environment import Environment
 from kici.runner.link import Link
 from kici.sdk.context import Result
 from kici.sdk.durations import Duration, milliseconds
@@ -41,8 +42,9 @@ class Doing(Generic[T]):
 class Activity:
     """What one attempt of a step does besides its own code, so that it can be stopped as a whole."""
 
-    def __init__(self, index: int, link: Link, capture: Capture) -> None:
+    def __init__(self, index: int, link: Link, capture: Capture, environment: Environment) -> None:
         self.index = index
+        self.environment = environment
         self.grace_s = 5.0
         """Between SIGTERM and SIGKILL when it is stopped."""
         self._link = link
@@ -182,7 +184,7 @@ def command(activity: Activity, root: str, wanted: object, options: Options, val
     def prepare(capture: bool) -> Invocation:
         return Invocation(
             argv=argv,
-            env=os.environ | extra,
+            env={**activity.environment.variables(), **extra},
             cwd=cwd,
             check=options.check,
             input=options.input.encode() if isinstance(options.input, str) else options.input,

@@ -1,86 +1,197 @@
-"""One step: its attempts, their limits, what is left of them, and how it ended."""
+"""One step of the author's: its rules, caches, attempts and hooks."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
-from collections.abc import Awaitable, Callable
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
+from kici.engine import templates
+from kici.engine.errors import TemplateError
 from kici.engine.lockfile import LockStep, Retry
-from kici.runner.capture import Capture, step_index
-from kici.runner.context import JobState, StepContext
-from kici.runner.link import Link
-from kici.runner.processes import children, descendants, end_descendants, reap
-from kici.runner.shell import Activity
-from kici.runner.workflow import sentence, traceback_text
-from kici.sdk.errors import CommandFailed
+from kici.runner import rules
+from kici.runner.acts import Acts, Ended, How, What
+from kici.runner.caches import Caches
+from kici.runner.context import template_fields
+from kici.runner.telling import sentence
+from kici.sdk.facts import Outcome
+from kici.sdk.hooks import Hook
 from kici.sdk.steps import Step
-from kici.wire.runner import StepEnded, StepStarted
+from kici.wire.runner import StepEnded, StepStarted, Summarized
 
-if TYPE_CHECKING:
-    from kici.sdk.context import Ctx
-
-STOP_GRACE_S = 5.0
-"""What a step's commands, and then its own code, get to end in after its timeout."""
 _ERROR_CHARS = 4_000
 
 
-class Outcome(Struct, frozen=True):
+class Told(Struct, frozen=True):
+    """How a step ended, as its job sees it."""
+
     status: str
     error: str = ""
-    exit_code: int | None = None
-    exception: BaseException | None = None
     stuck: bool = False
-    """Its code did not stop: nothing else can run in this process."""
 
 
 class StepRunner:
-    def __init__(self, state: JobState, link: Link, capture: Capture, kici_dir: str, tmp: str, grace_s: float) -> None:
-        self._state = state
-        self._link = link
-        self._capture = capture
-        self._kici_dir = kici_dir
-        self._tmp = tmp
-        self._grace_s = grace_s
+    """Runs steps of one job. With an `Acts` of its own for each of several that run at the same time."""
 
-    async def run(self, index: int, step: Step[Any], locked: LockStep) -> Outcome:
+    def __init__(self, acts: Acts, caches: Caches, around: Mapping[str, Hook], begun: set[int]) -> None:
+        self._acts = acts
+        self.caches = caches
+        self._around = around
+        self._begun = begun
+        """Steps whose start has been told already: the first one begins with the import of the module."""
+
+    def beside(self, acts: Acts) -> StepRunner:
+        return StepRunner(acts, self.caches.beside(acts), self._around, self._begun)
+
+    # ── for every kind ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self, index: int, attempt: int = 1) -> None:
+        self._acts.capture.begin(index)
+        if attempt > 1 or index not in self._begun:
+            self._begun.add(index)
+            await self._acts.link.post(StepStarted(index, attempt))
+
+    async def end(self, index: int, ended: Ended, *, attempt: int = 1, final: bool = True) -> Told:
+        if index in self._begun:
+            await self._acts.capture.end(index)
+        error = ended.error[:_ERROR_CHARS]
+        await self._acts.link.post(StepEnded(index, ended.status, ended.exit_code, error, attempt, final))
+        return Told(ended.status, ended.error, ended.stuck)
+
+    async def skip(self, index: int, why: str = "", status: str = "skipped") -> Told:
+        """It does not run; its start need not have been told."""
+        if why and index in self._begun:
+            self._acts.say(index, why)
+        return await self.end(index, Ended(status, why))
+
+    async def act(
+        self, index: int, locked: LockStep, what: What, outcome: Outcome, *, until: float | None = None
+    ) -> Told:
+        """An init command, or a hook at the end of the job."""
+        await self.start(index)
+        ended = self._expanded(locked, outcome, until)
+        if isinstance(ended, How):
+            await self.caches.restore(index, locked.caches)
+            ended = await self._acts.perform(index, what, ended)
+            if ended.status == "success":
+                await self.caches.save(index, locked.caches)
+        await self._summarize(index, ended)
+        code = 0 if ended.status == "success" and what.command is not None else ended.exit_code
+        return await self.end(index, Ended(ended.status, ended.error, code, stuck=ended.stuck))
+
+    # ── steps of the author's ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, index: int, step: Step[Any], locked: LockStep) -> Told:
         """All attempts. The host has been told of the end when this returns."""
+        state = self._acts.state
+        if step.rules and (no := await self._refusal(index, step, locked)):
+            return await self.skip(index, no)
+        await self.start(index)
+        how = self._expanded(locked, Outcome("running"), None)
+        if isinstance(how, Ended):
+            return await self.end(index, how)
+        await self._hook(index, "before_step", how)
+        await self.caches.restore(index, locked.caches)
         retry = locked.retry or Retry(attempts=1)
-        for attempt in range(1, retry.attempts + 1):
-            if (index, attempt) != (0, 1):  # that one has begun with the import of the module
-                await self._link.post(StepStarted(index, attempt))
-            outcome = await self._attempt(index, step, locked)
-            final = attempt == retry.attempts or not self._wants_another(step, outcome)
-            await self._end(index, attempt, outcome, final=final)
-            if final:
-                return outcome
-            if await self._pause(retry, attempt):
-                # Cancelled while it waited: the step's last word is that.
-                await self._link.post(StepStarted(index, attempt + 1))
-                outcome = Outcome("cancelled", self._state.cancelled.reason)
-                await self._end(index, attempt + 1, outcome, final=True)
-                return outcome
-        raise AssertionError("a step has at least one attempt")
+        attempt, ended = 1, Ended("cancelled", state.cancelled.reason)
+        while not (state.cancelled and attempt == 1):
+            ended = self._kept(index, step, await self._acts.perform(index, What(step.fn, step.command), how))
+            if attempt == retry.attempts or not self._wants_another(index, step, ended):
+                break
+            await self.end(index, ended, attempt=attempt, final=False)
+            attempt += 1
+            cancelled = await self._pause(retry, attempt - 1)
+            await self.start(index, attempt)
+            if cancelled:
+                # While it waited: the step's last word is that.
+                ended = Ended("cancelled", state.cancelled.reason)
+                break
+        ended = await self._tidied(index, step, how, ended)
+        if ended.status == "success":
+            await self.caches.save(index, locked.caches)
+        await self._hook(index, "after_step", how)
+        return await self.end(index, ended, attempt=attempt)
 
-    async def _end(self, index: int, attempt: int, outcome: Outcome, *, final: bool) -> None:
-        error = outcome.error[:_ERROR_CHARS]
-        await self._link.post(StepEnded(index, outcome.status, outcome.exit_code, error, attempt, final))
+    async def _refusal(self, index: int, step: Step[Any], locked: LockStep) -> str:
+        if any(rule.fn is not None for rule in step.rules):
+            await self.start(index)  # what the functions print has a place
+        return await rules.refusal(self._acts, index, step.rules, locked.rules, self._acts.state.facts.event)
 
-    def _wants_another(self, step: Step[Any], outcome: Outcome) -> bool:
-        if outcome.status != "failed" or outcome.stuck or self._state.cancelled:
+    def _expanded(self, locked: LockStep, outcome: Outcome, until: float | None) -> How | Ended:
+        facts = self._acts.state.facts
+        values = template_fields(facts)
+        try:
+            env = {name: templates.expand(text, values) for name, text in locked.env.items()}
+        except TemplateError as error:
+            self._acts.capture.say(str(error))
+            return Ended("failed", str(error))
+        below = locked.working_directory
+        root = self._acts.state.root
+        directory = os.path.join(root, below) if below else root
+        return How(locked.timeout_ms, env, directory, locked.shell, outcome, until)
+
+    async def _tidied(self, index: int, step: Step[Any], how: How, ended: Ended) -> Ended:
+        """The step's own hooks: `on_cancel` if it was cancelled, `cleanup` always."""
+        state = self._acts.state
+        for name in ("on_cancel", "cleanup"):
+            hook = step.hooks.get(name)
+            if hook is None or (name == "on_cancel" and ended.status != "cancelled"):
+                continue
+            until = state.cancelled.deadline if state.cancelled else None
+            outcome = Outcome(ended.status, ended.error)
+            done = await self._acts.perform(
+                index, What(hook.fn, hook.command), _for_hook(how, hook, outcome, name, until)
+            )
+            if done.status == "success":
+                continue
+            said = f"{name} failed: {done.error}"
+            if ended.status == "success":
+                ended = Ended("failed", said, stuck=done.stuck)
+            else:
+                ended = Ended(ended.status, f"{ended.error} ({said})", ended.exit_code, ended.exception, ended.stuck)
+        return ended
+
+    async def _hook(self, index: int, name: str, how: How) -> None:
+        """`before_step`, `after_step`: what they raise is told, no more."""
+        hook = self._around.get(name)
+        if hook is None or self._acts.state.cancelled:
+            return
+        done = await self._acts.perform(
+            index, What(hook.fn, hook.command), _for_hook(how, hook, Outcome("running"), name, None)
+        )
+        if done.status != "success":
+            self._acts.say(index, f"{name} failed: {done.error}; the step goes on")
+
+    def _kept(self, index: int, step: Step[Any], ended: Ended) -> Ended:
+        """With what it returned among the job's outputs."""
+        if ended.written.summary:
+            self._acts.link.send(Summarized(index, ended.written.summary))
+        if ended.status != "success":
+            return ended
+        try:
+            self._acts.state.results.keep(step, ended.value, ended.written.outputs)
+        except Exception as error:  # noqa: BLE001 - a returned object may raise anything when it is read
+            self._acts.say(index, sentence(error))
+            return Ended("failed", sentence(error), exception=error)
+        return Ended("success", exit_code=0 if step.command is not None else None)
+
+    async def _summarize(self, index: int, ended: Ended) -> None:
+        if ended.written.summary:
+            await self._acts.link.post(Summarized(index, ended.written.summary))
+
+    def _wants_another(self, index: int, step: Step[Any], ended: Ended) -> bool:
+        if ended.status != "failed" or ended.stuck or self._acts.state.cancelled:
             return False
         when = step.retry.when if step.retry else None
         if when is None:
             return True
         try:
-            return bool(when(outcome.exception or TimeoutError(outcome.error)))
+            return bool(when(ended.exception or TimeoutError(ended.error)))
         except Exception as error:  # noqa: BLE001 - it is the author's code
-            self._capture.say(f"retry's when failed: {sentence(error)}; the step is not tried again")
+            self._acts.say(index, f"retry's when failed: {sentence(error)}; the step is not tried again")
             return False
 
     async def _pause(self, retry: Retry, attempt: int) -> bool:
@@ -89,125 +200,11 @@ class StepRunner:
         delay_ms = min(retry.delay_ms * doubled, retry.max_delay_ms)
         try:
             async with asyncio.timeout(delay_ms / 1000):
-                await self._state.cancelled
+                await self._acts.state.cancelled
         except TimeoutError:
             return False
         return True
 
-    async def _attempt(self, index: int, step: Step[Any], locked: LockStep) -> Outcome:
-        state, capture = self._state, self._capture
-        activity = Activity(index, self._link, capture)
-        files = state.environment.files(self._tmp)
-        below = locked.working_directory
-        directory = os.path.join(state.root, below) if below else state.root
-        context = StepContext(state, activity, directory, locked.shell)
-        capture.begin(index)
-        token = step_index.set(index)
-        try:
-            work = asyncio.ensure_future(_call(step, context))
-            outcome = await self._limited(work, activity, locked.timeout_ms)
-            grace = activity.grace_s if outcome.status == "cancelled" else 0.2
-            if descendants(os.getpid()):
-                await end_descendants(os.getpid(), grace_s=grace)
-            reap(children(os.getpid()))
-            await activity.close()
-            self._explain(outcome)
-            written = state.environment.apply(files, capture.say)
-            if outcome.status == "success":
-                outcome = self._keep(step, work.result(), written)
-            await capture.end()
-            return outcome
-        finally:
-            step_index.reset(token)
 
-    async def _limited(self, work: asyncio.Future[Any], activity: Activity, timeout_ms: int) -> Outcome:
-        cancelled = asyncio.ensure_future(_until(self._state.cancelled))
-        try:
-            await asyncio.wait((work, cancelled), timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            cancelled.cancel()
-        if work.done():
-            return _ended(work)
-        if self._state.cancelled:
-            status, reason, grace_s = "cancelled", self._state.cancelled.reason, self._grace_s
-        else:
-            status, reason, grace_s = (
-                "failed",
-                f"it ran longer than its timeout of {timeout_ms / 1000:g} s",
-                STOP_GRACE_S,
-            )
-        activity.stop(reason, grace_s)
-        work.cancel()
-        await asyncio.wait((work,), timeout=grace_s + 1)
-        if not work.done():
-            return Outcome(status, f"{reason}, and its code did not stop", stuck=True)
-        if not work.cancelled():
-            work.exception()  # what it raised while it was stopped tells nothing new
-        return Outcome(status, reason)
-
-    def _keep(self, step: Step[Any], value: object, written: dict[str, str]) -> Outcome:
-        try:
-            self._state.results.keep(step, value, written)
-        except Exception as error:  # noqa: BLE001 - a returned object may raise anything when it is read
-            self._capture.say(sentence(error))
-            return Outcome("failed", sentence(error), exception=error)
-        return Outcome("success", exit_code=0 if step.command is not None else None)
-
-    def _explain(self, outcome: Outcome) -> None:
-        error = outcome.exception
-        if error is None:
-            if outcome.error:
-                self._capture.say(outcome.error)
-        elif isinstance(error, CommandFailed) and not error.__cause__ and not error.__context__:
-            self._capture.say(str(error))
-        else:
-            self._capture.say(traceback_text(error, self._kici_dir))
-
-
-async def _until(cancelled: Awaitable[None]) -> None:
-    await cancelled
-
-
-def _ended(work: asyncio.Future[Any]) -> Outcome:
-    if work.cancelled():
-        return Outcome("failed", "its code cancelled itself")
-    error = work.exception()
-    if error is None:
-        return Outcome("success")
-    code = error.exit_code if isinstance(error, CommandFailed) else None
-    return Outcome("failed", sentence(error), code, error)
-
-
-class Exited(Exception):
-    """The step's code has called `sys.exit`, which ends the step, not the runner."""
-
-
-async def _call(step: Step[Any], context: StepContext) -> Any:
-    try:
-        if step.fn is None:
-            assert step.command is not None
-            return (await context.sh(step.command)) and None
-        if inspect.iscoroutinefunction(step.fn):
-            return await step.fn(cast("Ctx", context))
-        value = await _in_thread(step.fn, context)
-        return await value if inspect.isawaitable(value) else value
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
-
-
-async def _in_thread(function: Callable[[Any], Any], context: StepContext) -> Any:
-    """Unlike `asyncio.to_thread`, being cancelled does not pretend that the thread has ended: nothing can end it."""
-    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, _without_exit, function, context)
-    while True:
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            if running.done():
-                raise
-
-
-def _without_exit(function: Callable[[Any], Any], context: StepContext) -> Any:
-    try:
-        return function(context)
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
+def _for_hook(how: How, hook: Hook, outcome: Outcome, name: str, until: float | None) -> How:
+    return How(hook.timeout_ms, how.env, how.directory, how.shell, outcome, until, f"its {name}")

@@ -125,7 +125,10 @@ class Artifacts(Protocol):
         """
 
     def download(self, name: str, /, into: str | PathLike[str] = ".") -> Pending[list[str]]:
-        """Unpack what a job of this run has uploaded; returns the files' paths, sorted. Nothing leaves `into`."""
+        """Unpack what a job of this run has uploaded; returns the files' paths from the checkout, sorted.
+
+        Nothing leaves `into`.
+        """
 
 
 class CacheUse(Protocol):

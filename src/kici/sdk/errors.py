@@ -35,7 +35,7 @@ class CommandFailed(SdkError):
         self.tail = tail
         """The last lines that it wrote, to either stream."""
         ended = reason or f"exit code {exit_code}"
-        super().__init__(f"{' '.join(argv[-1].split()) if argv else 'the command'} failed: {ended}")
+        super().__init__(f"{_shown(argv) or 'the command'} failed: {ended}")
 
 
 class CommandInvalid(SdkError):
@@ -87,3 +87,9 @@ class WaitTimeout(SdkError):
     """`ctx.wait_for` has waited long enough. The message names how often it asked."""
 
     code = "wait_timeout"
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    """On one line: of what a shell ran the command alone."""
+    by_shell = argv[-2:-1] == ("-c",) and argv[0] in ("bash", "sh")
+    return " ".join(" ".join(argv[-1:] if by_shell else argv).split())

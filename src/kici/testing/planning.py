@@ -138,8 +138,8 @@ def _skipped(jobs: tuple[engine_plan.PlannedJob, ...], failed: dict[str, str]) -
 
 def _by_plan(jobs: tuple[engine_plan.PlannedJob, ...]) -> Iterator[tuple[str, str]]:
     for job in jobs:
-        if reason := getattr(job, "skip", ""):
-            yield job.name, reason
+        if job.skip:
+            yield job.name, job.skip
 
 
 def _shown(job: engine_plan.PlannedJob) -> PlannedJob:

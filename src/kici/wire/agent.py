@@ -137,7 +137,7 @@ class JobStatusChanged(Message, frozen=True, tag="job.status"):
     at_ms: int
     error: str = ""
     outputs: dict[str, Any] = {}
-    """Step name → value. At most 64 KiB encoded."""
+    """Step name → value. Encoded at most `engine.evaluation.output_limit`: 64 KiB, of an evaluation more."""
     failed_before_user_code: bool = False
 
 
@@ -257,7 +257,6 @@ LOG_WINDOW_BYTES = 65_536
 MAX_LOG_WINDOW_BYTES = 524_288
 """More would not be faster: it would stand in queues, and what other jobs tell would stand behind it."""
 LOG_CHUNK_BYTES = 1_024
-MAX_OUTPUT_BYTES = 65_536
 
 
 class AgentFrame(Struct, frozen=True, array_like=True):

@@ -296,6 +296,37 @@ class DeliveryList(Body, frozen=True):
     offset: int
 
 
+class Whoami(Body, frozen=True):
+    """Whose token a request carries."""
+
+    label: str
+    role: str
+    expires_at: datetime | None = None
+    version: str = ""
+    """Of the orchestrator."""
+
+
+class Registration(Body, frozen=True):
+    """A workflow of a repository's default branch."""
+
+    repo_identifier: str
+    workflow_name: str
+    trigger_types: list[str]
+    commit_sha: str | None
+    source_file: str | None
+    disabled: bool
+    updated_at: datetime
+    """When the default branch was last pushed to."""
+    default_branch: str | None = None
+
+
+class RegistrationList(Body, frozen=True):
+    workflows: list[Registration]
+    total: int
+    limit: int
+    offset: int
+
+
 class SourceCreate(Body, frozen=True):
     """Body of `POST /sources`. `secret` is write-only."""
 

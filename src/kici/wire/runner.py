@@ -45,6 +45,8 @@ class Start(Message, frozen=True, tag="start"):
 
 class Cancel(Message, frozen=True, tag="cancel"):
     reason: str
+    failed: bool = False
+    """The job has run out of time: it fails, and is not cancelled."""
 
 
 class Reply(Message, frozen=True, tag="reply"):

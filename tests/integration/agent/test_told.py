@@ -39,13 +39,3 @@ async def test_one_that_nobody_answers_fails_in_the_end_and_a_refusal_at_once(we
         await told.hand_over(JobApi(web.url, DISPATCH), "TOKEN", VALUE)
     assert len(web.requests) == 1
     assert VALUE not in repr(refused.value)
-
-
-async def test_what_is_too_large_or_no_json_is_not_sent(web: Web) -> None:
-    api = JobApi(web.url, DISPATCH)
-    with pytest.raises(TransferFailed, match="'BIG' was not kept: it has 80,000 bytes") as refused:
-        await told.hand_over(api, "BIG", VALUE * 5_000)
-    assert VALUE not in str(refused.value)
-    with pytest.raises(TransferFailed, match="'built' was not emitted: its payload is not JSON"):
-        await told.emit(api, "built", {"at": object()}, "k")
-    assert web.requests == []

@@ -11,6 +11,7 @@ import pytest
 
 from kici.cli.main import program
 from kici.program import run
+from tests.support.locks import job, lock, workflow
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -52,3 +53,32 @@ def test_bash_completes_commands_and_options(typed: str, offered: set[str], tmp_
         timeout=60,
     )
     assert set(done.stdout.split()) == offered, done.stderr
+
+
+def completed(program_name: str, arguments: list[str], incomplete: str) -> list[str]:
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(program, {}, program_name, "_KICI_COMPLETE")
+    return [item.value for item in complete.get_completions(arguments, incomplete)]
+
+
+def test_names_of_workflows_and_jobs_come_from_the_lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completed("kici", ["run", "local"], "") == []
+    (tmp_path / ".kici").mkdir()
+    (tmp_path / ".kici/kici.lock.json").write_text("{")
+    assert completed("kici", ["run", "local"], "") == []
+    locked = lock(workflow("ci", jobs=[job("lint"), job("late")]), workflow("deploy", jobs=[job("ship")]))
+    (tmp_path / ".kici/kici.lock.json").write_bytes(locked)
+    assert completed("kici", ["run", "local"], "") == ["ci", "deploy"]
+    assert completed("kici", ["run", "local", "ci", "--job"], "l") == ["late", "lint"]
+    assert completed("kici", ["preview", "--workflow"], "d") == ["deploy"]
+    assert completed("kici", ["runs", "start"], "") == ["ci", "deploy"]
+
+
+def test_completing_a_run_does_not_fail_without_an_orchestrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KICI_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("KICI_TOKEN", "x")
+    assert completed("kici", ["runs", "show"], "") == []

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from kici.agent import told
+from kici.agent import handed_over
 from kici.compiler.compile import compile_directory
 from kici.orchestrator.api import emit
 from kici.orchestrator.caches.entries import Limits
@@ -33,11 +33,15 @@ def test_the_limits_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
     kib = 1024
     assert (
-        agent.MAX_SUMMARY_BYTES == job_outputs.MAX_BYTES == told.MAX_SECRET_BYTES == emit.MAX_PAYLOAD_BYTES == 64 * kib
+        agent.MAX_SUMMARY_BYTES
+        == job_outputs.MAX_BYTES
+        == handed_over.MAX_SECRET_BYTES
+        == emit.MAX_PAYLOAD_BYTES
+        == 64 * kib
     )
     assert f"up to {agent.MAX_ANNOTATIONS} annotations of {agent.MAX_ANNOTATION_CHARS:,} characters" in text
     assert f"A job has up to {job_outputs.MAX_PER_JOB}, of up to 64 KiB" in text
-    assert f"emits up to {told.MAX_EVENTS} events" in text
+    assert f"emits up to {handed_over.MAX_EVENTS} events" in text
     assert MAX_CHAIN_DEPTH == 10
     assert Limits().quota_bytes == 5 * kib**3
     assert Limits().ttl.days == 7

@@ -22,7 +22,7 @@ Ref = tuple[str, int]
 """job id, attempt"""
 
 NOON_MS = 1_700_000_000_000
-ENDS = ("success", "success", "success", "failed", "failed", "skipped", "early")
+ENDS = ("success", "success", "success", "failed", "failed", "skipped", "drift_dropped", "early")
 """How user code may end; `early` = before it began."""
 
 
@@ -165,7 +165,7 @@ class Agent:
         else:
             for index in range(steps - 1):
                 self._put(_step(job_id, attempt, index, "success"), _step(job_id, attempt, index + 1, "running"))
-        self._put(_step(job_id, attempt, steps - 1, "success" if ending == "skipped" else ending))
+        self._put(_step(job_id, attempt, steps - 1, "success" if ending in ("skipped", "drift_dropped") else ending))
         self._put(JobStatusChanged(job_id, attempt, ending, NOON_MS + 9_000, outputs={"step": ending}))
         work.told, work.done = 2, True
 

@@ -9,9 +9,11 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.engine.concurrency import Policy
-from kici.orchestrator.store import concurrency, events, logs, outbox
+from kici.orchestrator.store import caches, concurrency, events, logs, outbox, secret_outputs
+from kici.orchestrator.store.caches import NewEntry, Owner
 from kici.orchestrator.store.concurrency import Arrival, Group
 from kici.orchestrator.store.events import NewEvent
+from kici.orchestrator.store.secret_outputs import Sealed
 from tests.support.locks import job
 from tests.support.runs import make_run
 
@@ -26,6 +28,8 @@ OWN = {
     "outbox": ("id",),
     "artifacts": ("id",),
     "log_chunks": (),
+    "secret_outputs": (),
+    "caches": ("id",),
 }
 """Table → columns that a second row would have of its own."""
 
@@ -39,6 +43,8 @@ KEYS = [
     ("concurrency_groups", "concurrency_groups_holder"),
     ("outbox", "outbox_dedupe_key_key"),
     ("artifacts", "artifacts_run_name"),
+    ("secret_outputs", "secret_outputs_pkey"),
+    ("caches", "caches_entry"),
 ]
 
 
@@ -75,6 +81,10 @@ async def everything(pool: Pool[Record]) -> str:
             run_id,
             job_id,
         )
+        await secret_outputs.put(db, 1, Sealed(job_id, "TOKEN", "", 1), limit=20)
+        entry = str(uuid.uuid4())
+        await caches.announce(db, NewEntry(entry, Owner("r", "team/app"), "", "k", "o", run_id, job_id))
+        assert await caches.publish(db, entry, 1, "")
     return run_id
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kici.runner.environment import Environment, parse
+from kici.runner.environment import Environment, Written, parse
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_a_block_holds_any_text(values: dict[str, str]) -> None:
 def test_variables_and_path_go_on_and_exposed_ones_end_with_the_step(environment: Environment) -> None:
     environment.set("A", "1")
     environment.add_path("/opt/tool")
-    environment.expose("KEPT", "secret")
-    environment.expose("TOKEN", "secret")
+    environment.for_this_step("KEPT", "secret")
+    environment.for_this_step("TOKEN", "secret")
     assert (os.environ["KEPT"], os.environ["TOKEN"]) == ("secret", "secret")
     environment.end_step()
     os.environ.pop("PYTEST_CURRENT_TEST", None)
@@ -84,5 +84,5 @@ def test_a_file_that_the_step_has_removed_or_filled_up_is_no_disaster(environmen
     Path(os.environ["KICI_ENV"]).unlink()
     Path(os.environ["KICI_OUTPUT"]).write_bytes(b"A=" + b"x" * 2_000_000)
     said: list[str] = []
-    assert environment.apply(files, said.append) == {}
+    assert environment.apply(files, said.append) == Written({}, "")
     assert said == ["$KICI_OUTPUT has more than 1,048,576 bytes: nothing of it is used"]

@@ -22,6 +22,8 @@ COLD = {
         "sources.delete",
         "tokens.create_admin",
         "tokens.list_admin",
+        "views.workflows.count",
+        "views.workflows.listed",
         "tokens.revoke_admin",
         "tokens.create_agent",
         "tokens.list_agent",
@@ -48,11 +50,19 @@ COLD = {
     "by a key, of a table that does not grow with what happens": {
         "tokens.touch_admin",
         "tokens.touch_agent",
+        "tokens.why_refused",
         "registrations.workflow",
     },
     "a large webhook, streamed: one insert": {"events.insert_streamed"},
     "tested through `dispatch.queue_stats.read`": {"views.queue_stats.read"},
     "an upload's end: one insert by its keys": {"artifacts.add"},
+    "once in an evaluation, by the keys of one run": {
+        "expansions.facts",
+        "expansions.forget_result",
+        "expansions.replace",
+        "needs.of_pending",
+        "runs.add_jobs",
+    },
 }
 
 RUNS_SQL = {"fetch", "fetchrow", "fetchval", "execute", "executemany", "copy_records_to_table"}

@@ -117,11 +117,6 @@ def test_a_combination_that_cannot_be_made_is_told_apart_from_one_that_is_skippe
 
 
 def test_a_job_whose_files_did_not_change_is_skipped_with_what_needs_it() -> None:
-    """Only while the engine's plan decides rules of jobs; see `engine.plan.PlannedJob.skip`."""
-    from kici.engine.plan import PlannedJob
-
-    if "skip" not in PlannedJob.__struct_fields__:
-        pytest.skip("the engine does not decide rules of jobs yet")
     web = job("web", runs_on="linux", rules=changed("web/**"), steps=["x"])
     ship = job("ship", runs_on="linux", needs=[web], steps=["x"])
     planned = plan(workflow("x", on=push(), jobs=[web, ship]), push_event(changed=["src/a.py"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import click
 
@@ -10,19 +11,46 @@ import click
 @click.command("compile")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the committed lock file differs.")
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was found as JSON.")
-def compile_(check: bool, strict: bool, as_json: bool) -> int:
+@click.option("--watch", is_flag=True, help="Again after each change, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was found as JSON; with --watch again each time.")
+def compile_(check: bool, strict: bool, watch: bool, as_json: bool) -> int:
     """Write .kici/kici.lock.json from the workflows.
 
     The modules under .kici/workflows/ are imported in a process of their own. All that is wrong with them is said at
     once.
     """
+    if watch:
+        return _watch(check=check, strict=strict, as_json=as_json)
     # Without garbage collection, as in the child: it finds nothing in the moment that this process lives.
     gc.disable()
     from kici.cli import repository
-    from kici.compiler import child_process
+
+    return _compile(repository.root(), check=check, strict=strict, as_json=as_json)
+
+
+def _watch(*, check: bool, strict: bool, as_json: bool) -> int:
+    """0 when it is interrupted: that is how it ends."""
+    from kici.cli import repository, watching
+    from kici.errors import KiciError
 
     root = repository.root()
+    kici, ignored = root / ".kici", frozenset({"kici.lock.json", ".kici.lock.json.new"})
+    try:
+        known = watching.state(kici, ignored)
+        while True:
+            try:
+                _compile(root, check=check, strict=strict, as_json=as_json)
+            except KiciError as error:
+                click.echo(f"error: {error}", err=True)
+            click.echo("watching .kici/, Ctrl-C ends it", err=True)
+            known = watching.changed(kici, ignored, known)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _compile(root: Path, *, check: bool, strict: bool, as_json: bool) -> int:
+    from kici.compiler import child_process
+
     child = child_process.start(root)  # imports the SDK while the rest of this program is imported
     from kici.compiler import drift
     from kici.compiler.compile import compile_directory

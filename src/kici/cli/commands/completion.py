@@ -13,6 +13,8 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that lets SHELL complete kici's commands and options.
 
+    It completes the names of workflows, jobs and runs too. No --json: what it prints is a script.
+
     bash and zsh: eval "$(kici completion bash)" in the start-up file. fish: kici completion fish | source.
     """
     from click.shell_completion import get_completion_class

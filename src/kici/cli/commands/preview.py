@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kici.cli import names
+
 if TYPE_CHECKING:
     from kici.cli.local.event import Asked
     from kici.engine.events import Event
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
 @click.option("--base", default="", metavar="REF", help="Compare with where the checkout left this one.")
 @click.option("--source", default="", help="Of a generic webhook: the source's name.")
 @click.option("--name", "event_name", default="", help="Type of a dispatch or a generic webhook.")
-@click.option("--workflow", "only", default="", help="Only this one; of a manual start, the one that is started.")
+@click.option(
+    "--workflow",
+    "only",
+    default="",
+    shell_complete=names.workflows,
+    help="Only this one; of a manual start, the one that is started.",
+)
 @click.option("--json", "as_json", is_flag=True)
 def preview(
     kind: str,

@@ -8,6 +8,7 @@ from kici.program import LazyGroup
 
 _COMMANDS = {
     "local": ("kici.cli.commands.run_local", "local", "Run a workflow on this machine, without an orchestrator."),
+    "remote": ("kici.cli.commands.run_remote", "remote", "Run a working tree on an orchestrator: not there yet."),
 }
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from kici.cli import names
+
 NOTHING_MATCHED = 3
 
 
 @click.command()
-@click.argument("workflow", required=False, default="")
+@click.argument("workflow", required=False, default="", shell_complete=names.workflows)
 @click.option(
     "--event", "kind", metavar="EVENT", default=None, help="As `kici fixture` takes it, or a file; else push."
 )
@@ -18,7 +20,9 @@ NOTHING_MATCHED = 3
 @click.option("--target", default="", help="Of a pull request: the branch it wants to go to.")
 @click.option("--changed", multiple=True, help="A file that changed (repeat it), in the place of what git says.")
 @click.option("--base", default="", metavar="REF", help="Compare with where the checkout left this one.")
-@click.option("--job", "jobs", multiple=True, help="Only this job, and what it needs (repeat it).")
+@click.option(
+    "--job", "jobs", multiple=True, shell_complete=names.jobs, help="Only this job, and what it needs (repeat it)."
+)
 @click.option("--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input (repeat it).")
 @click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable of the steps (repeat it).")
 @click.option(

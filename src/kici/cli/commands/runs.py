@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import click
 
 from kici.cli import client as clients
+from kici.cli import names
 from kici.cli.client import Client, ClientError, segment
 from kici.cli.run_tree import duration, print_tree, rich_tree, short_ref, summaries
+from kici.cli.tables import echo, print_table, speaks_unicode, time_of, wants_colour
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.wire import api
 
@@ -53,12 +55,12 @@ def list_runs(
         click.echo("No runs found.")
     else:
         header = ("run", "workflow", "status", "repo", "ref", "sha", "started", "duration")
-        _print_table(header, [_row(run) for run in found.runs])
+        print_table(header, [_row(run) for run in found.runs])
         click.echo(f"Showing {len(found.runs)} of {found.total} (offset {found.offset}, limit {found.limit})")
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @json_option
 def show(run: str, as_json: bool) -> None:
     """Show a run with its jobs and steps: how long they took, why they wait, what went wrong, what they tell."""
@@ -68,17 +70,17 @@ def show(run: str, as_json: bool) -> None:
         _print_json({"run": shown, "jobs": jobs})
         return
     for name, value in _facts(shown):
-        _echo(f"{name + ':':<14}{value}")
-    _echo("")
+        echo(f"{name + ':':<14}{value}")
+    echo("")
     _print_run(shown, jobs)
     for heading, markdown in summaries(jobs):
-        _echo("")
-        _echo(_heading(heading))
-        _echo(markdown)
+        echo("")
+        echo(_heading(heading))
+        echo(markdown)
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--job", help="Only of this job, named with or without its matrix values.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 @click.option("--timestamps", is_flag=True, help="Each line with its time.")
@@ -87,7 +89,7 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
     """Print the logs of a run, job after job; with --follow as the lines come."""
     from kici.cli.run_logs import LogPrinter, stored
 
-    printer = LogPrinter(_echo, timestamps=timestamps, style=_heading)
+    printer = LogPrinter(echo, timestamps=timestamps, style=_heading)
     with clients.configured() as client:
         run_id = _run_id(client, run)
         if follow:
@@ -107,7 +109,7 @@ def logs(run: str, job: str | None, follow: bool, timestamps: bool, as_json: boo
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.argument("job", required=False)
 @json_option
 def explain(run: str, job: str | None, as_json: bool) -> None:
@@ -135,15 +137,15 @@ def explain(run: str, job: str | None, as_json: bool) -> None:
         _print_json({"jobs": told})
         return
     for one in told if job is not None else [one for one in told if one.waits]:
-        _echo(f"{one.job_name}  {one.status}")
+        echo(f"{one.job_name}  {one.status}")
         for reason in one.reason.split("; "):
-            _echo(f"  {reason}")
+            echo(f"  {reason}")
     if job is None and not any(one.waits for one in told):
         click.echo("no job of this run waits")
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--force", is_flag=True, help="Kill at once, without the grace period.")
 @json_option
 def cancel(run: str, force: bool, as_json: bool) -> None:
@@ -159,7 +161,7 @@ def cancel(run: str, force: bool, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("workflow")
+@click.argument("workflow", shell_complete=names.workflows)
 @click.option("--ref", default="", help="Branch, tag or full commit id; the default branch if left out.")
 @click.option("--repo", default="", help="Repository; may be left out where the orchestrator knows only one.")
 @click.option("--input", "inputs", multiple=True, metavar="KEY=VALUE", help="For the workflow; may be repeated.")
@@ -179,7 +181,7 @@ def start(workflow: str, ref: str, repo: str, inputs: tuple[str, ...], as_json: 
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=names.runs)
 @click.option("--failed", is_flag=True, help="Only the jobs that did not succeed, and all that need them.")
 @click.option("--job", default="", help="Only this job (all its combinations, or one), and all that need it.")
 @click.option(
@@ -277,7 +279,7 @@ def _facts(run: api.Run) -> Iterator[tuple[str, str]]:
         "Message": (run.commit_message or "").split("\n", 1)[0],
         "Event": run.trigger_event,
         "Changed": run.changed,
-        "Started": _time(run.started_at),
+        "Started": time_of(run.started_at),
         "Triggered by": run.triggered_by,
         "Cancelled by": run.cancelled_by,
         "Parent": f"{run.parent_run_id} (rerun: {run.rerun_mode or 'all'})" if run.parent_run_id else None,
@@ -298,13 +300,9 @@ def _row(run: api.Run) -> tuple[str, ...]:
         run.repo_identifier,
         short_ref(run.ref),
         run.sha[:7],
-        _time(run.started_at),
+        time_of(run.started_at),
         duration(run.duration_ms),
     )
-
-
-def _time(value: datetime | None) -> str:
-    return "-" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _print_run(run: api.Run, jobs: list[api.Job]) -> None:
@@ -314,14 +312,7 @@ def _print_run(run: api.Run, jobs: list[api.Job]) -> None:
 
         Console(highlight=False).print(rich_tree(run, jobs, now), soft_wrap=True)
     else:
-        print_tree(run, jobs, now, _echo, ascii_only=not _speaks_unicode())
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, two blanks between them, a rule under the header."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, ["-" * width for width in widths], *rows):
-        _echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_tree(run, jobs, now, echo, ascii_only=not speaks_unicode())
 
 
 def _print_json(value: Any) -> None:
@@ -331,16 +322,4 @@ def _print_json(value: Any) -> None:
 
 
 def _heading(text: str) -> str:
-    return click.style(text, fg="cyan") if sys.stdout.isatty() else text
-
-
-def _speaks_unicode() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _echo(text: str) -> None:
-    """A character that the terminal's encoding lacks comes out as `?`."""
-    if not _speaks_unicode():
-        encoding = sys.stdout.encoding or "ascii"
-        text = text.encode(encoding, "replace").decode(encoding)
-    click.echo(text)
+    return click.style(text, fg="cyan") if wants_colour() else text

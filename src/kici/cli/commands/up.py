@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from kici.cli import config as remembered
 from kici.cli import stack
-from kici.cli.client import config_file
 
 
 @click.command()
@@ -66,7 +66,7 @@ async def _run(plan: stack.Plan, as_json: bool) -> None:
 
 async def _serve(plan: stack.Plan, as_json: bool) -> None:
     async with stack.Stack(plan, say=lambda text: click.echo(text, err=True)) as running:
-        config = stack.remember(config_file(), url=running.url, token=running.admin_token())
+        config = remembered.remember(url=running.url, token=running.admin_token())
         if as_json:
             click.echo(
                 json.dumps(

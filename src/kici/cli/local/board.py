@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +16,9 @@ from kici.engine.plan import Plan, PlannedJob, Seed
 from kici.errors import KiciError
 from kici.wire.context import NeededJob
 
+if TYPE_CHECKING:
+    from kici.wire.agent import Annotation
+
 
 class StepRecord(Struct):
     name: str
@@ -26,6 +29,8 @@ class StepRecord(Struct):
     ended: float = 0.0
     exit_code: int | None = None
     error: str = ""
+    annotations: tuple[Annotation, ...] = ()
+    summary: str = ""
 
 
 class JobRecord(Struct):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import to_builtins
+
 from kici.cli import run_tree
 from kici.cli.local.board import JobRecord, StepRecord
 from kici.cli.local.run import LocalRun
@@ -35,6 +37,8 @@ def show(run: LocalRun, clean: Callable[[Any], Any]) -> None:
         Console(highlight=False).print(run_tree.rich_tree(summary, jobs, datetime.now(UTC)))
     else:
         run_tree.print_tree(summary, jobs, datetime.now(UTC), print)
+    for heading, markdown in run_tree.summaries(jobs):
+        print(f"\n{heading}\n{markdown}")
 
 
 def document(runs: Sequence[LocalRun], clean: Callable[[Any], Any]) -> dict[str, Any]:
@@ -82,6 +86,10 @@ def _step(index: int, step: StepRecord, clean: Callable[[Any], Any]) -> api.Step
         exit_code=step.exit_code,
         error_message=clean(step.error) or None,
         continue_on_error=step.continue_on_error,
+        annotations=[
+            api.Annotation(one.level, clean(one.message), clean(one.file), one.line) for one in step.annotations
+        ],
+        summary=clean(step.summary) or None,
     )
 
 
@@ -97,6 +105,8 @@ def _job_document(job: JobRecord) -> dict[str, Any]:
         {"name": step.name, "status": step.status, "durationMs": _ms(step.started, step.ended), "attempt": step.attempt}
         | ({"exitCode": step.exit_code} if step.exit_code is not None else {})
         | ({"error": step.error} if step.error else {})
+        | ({"annotations": [to_builtins(one) for one in step.annotations]} if step.annotations else {})
+        | ({"summary": step.summary} if step.summary else {})
         for step in job.steps
     ]
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from kici.agent import environment
-from kici.cli.local import working_copy
+from kici.cli.local import own_files, working_copy
 from kici.cli.local.board import Board, JobRecord
 from kici.cli.local.place import Place, Places
 from kici.cli.local.secrets import LocalSecrets
@@ -22,6 +22,7 @@ from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
 from kici.engine.lockfile import LockWorkflow
+from kici.engine.plan import PlannedJob
 from kici.errors import KiciError
 from kici.wire.context import JobContext
 from kici.wire.runner import Start
@@ -61,6 +62,8 @@ class LocalRun:
         self._terminal = terminal
         self._running: dict[asyncio.Task[None], Place] = {}
         self._cancelled = ""
+        self._secret_outputs: dict[str, dict[str, str]] = {}
+        """Job → name → value."""
 
     async def run(self, places: Places) -> None:
         """To the end of its last job. SIGINT and SIGTERM cancel it; the second one kills."""
@@ -118,6 +121,7 @@ class LocalRun:
                 group.create_task(_finish(place.ready))
             ended = await place.execution.run(self._start(job, place))
             job.outputs = ended.outputs
+            self._secret_outputs[job.name] = place.sink.secret_outputs
             job.end(JobStatus(ended.status), ended.error)
         except* KiciError as errors:
             reason = str(errors.exceptions[0])
@@ -155,7 +159,7 @@ class LocalRun:
             env=planned.env,
             environment=planned.environment,
             generated_by=planned.generated_by,
-            secrets=settings.secrets.of(planned.environment),
+            secrets=settings.secrets.of(planned.environment) | self._handed_over(planned),
             is_local=True,
         )
         home = inside(place.root / "home") if settings.boxed else os.environ.get("HOME", str(place.root / "home"))
@@ -169,10 +173,17 @@ class LocalRun:
             module=self.workflow.source.file.removeprefix(".kici/"),
             export=self.workflow.export,
             context=context,
-            job=planned.job,
+            job=own_files.left_alone(planned.job, home=not settings.boxed, checkout=settings.in_place),
             env=personal | variables | {"KICI_LOCAL": "true"} | dict(settings.env),
             tmp=tmp,
         )
+
+    def _handed_over(self, planned: PlannedJob) -> dict[str, str]:
+        """Secret outputs of the jobs that this one needs; of two with one name that of the later one."""
+        found: dict[str, str] = {}
+        for need in planned.needs:
+            found |= self._secret_outputs.get(need.upstream, {})
+        return found
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from kici.agent.sandbox.contract import Sandbox
+from kici.cli.local import caches, working_copy
 from kici.cli.local import event as events
 from kici.cli.local import secrets as local_secrets
-from kici.cli.local import working_copy
 from kici.cli.local.place import Places
 from kici.cli.local.terminal import Hidden, Terminal
 from kici.errors import KiciError
@@ -110,7 +110,7 @@ async def _run(
     hidden: Hidden,
     terminal: Terminal,
 ) -> list[LocalRun]:
-    places = Places(base, sandbox, terminal, hidden)
+    places = Places(base, sandbox, terminal, hidden, _caches(wanted))
     try:
         # The first runner starts, its working copy is made and the workflows are compiled, all at the same time.
         files = await asyncio.to_thread(working_copy.listed, wanted.root)
@@ -150,6 +150,11 @@ async def _run(
         return runs
     finally:
         await places.close()
+
+
+def _caches(wanted: Wanted) -> caches.Caches:
+    """What is the developer's own is in no entry, so entries of runs that differ in that are kept apart."""
+    return caches.Caches(caches.directory(), wanted.root, f"sandbox={wanted.sandbox} in_place={wanted.in_place}")
 
 
 def _sandbox(boxed: bool) -> Sandbox:

@@ -27,11 +27,15 @@ class Hidden:
             self.add(value)
 
     def add(self, value: str) -> None:
+        self.secrets().add(value)
+
+    def secrets(self) -> masking.Secrets:
+        """Those that are hidden now and will be."""
         if self.masking is None:
             from kici.agent.masking import Secrets
 
             self.masking = Secrets()
-        self.masking.add(value)
+        return self.masking
 
     def clean(self, value: Any) -> Any:
         """A text, or a JSON-like value, without its secrets."""
@@ -59,8 +63,10 @@ class Terminal:
         """The names of the jobs that will write: their lines stand below each other."""
         self._width = max((len(name) for name in names), default=0)
 
-    def log(self, job: JobRecord) -> JobLog:
-        return JobLog(job.name, self._hidden, self._line)
+    def log(self, job: JobRecord, step: str = "") -> JobLog:
+        """With the name of the step in front of each line, if it is given."""
+        shown = self._hidden.clean(step).encode(errors="replace") + b": " if step else b""
+        return JobLog(self._hidden, lambda line: self._line(job.name, shown + line))
 
     async def show_progress(self) -> None:
         """Until cancelled: what goes on although nobody says anything."""
@@ -77,14 +83,23 @@ class Terminal:
         self._mark(job.name, "▸", f"{step.name}{again}")
 
     def step_ended(self, job: JobRecord, step: StepRecord) -> None:
+        if not step.started:
+            if step.error:  # without one it is a hook of another ending: not worth a line
+                self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {step.status}: {step.error}")
+            return
         self._progress.ended(job.name)
         took = duration(round((step.ended - step.started) * 1000))
         allowed = " (allowed to fail)" if step.status == "failed" and step.continue_on_error else ""
-        self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {took}{allowed}")
+        why = f"  skipped: {step.error}" if step.status == "skipped" and step.error else ""
+        self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {took}{allowed}{why}")
 
     def job_ended(self, job: JobRecord) -> None:
         """For jobs that never started: nothing else is shown of them."""
         self._mark(job.name, _MARKS.get(job.status.value, "?"), f"{job.status.value}: {job.error}")
+
+    def told(self, job: JobRecord, text: str) -> None:
+        """A remark about a job that is none of its output."""
+        self._mark(job.name, "·", text)
 
     def say(self, text: str) -> None:
         self._progress.write(text.encode(errors="replace") + b"\n")
@@ -98,10 +113,9 @@ class Terminal:
 
 
 class JobLog:
-    """The output of one job's steps, masked, in whole lines. A very long line is cut."""
+    """The output of one step, masked, in whole lines. A very long line is cut."""
 
-    def __init__(self, job: str, hidden: Hidden, line: Callable[[str, bytes], None]) -> None:
-        self._job = job
+    def __init__(self, hidden: Hidden, line: Callable[[bytes], None]) -> None:
         self._hidden = hidden
         self._line = line
         self._masker: masking.Masker | None = None
@@ -124,4 +138,4 @@ class JobLog:
             lines.append(self._unfinished[:_LINE_BYTES])
             self._unfinished = self._unfinished[_LINE_BYTES:]
         for line in lines:
-            self._line(self._job, line)
+            self._line(line)

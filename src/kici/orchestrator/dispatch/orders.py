@@ -40,6 +40,8 @@ def context(orders: Orders, attempt: int, place: Place) -> JobContext:
         env=orders.definition.env,
         environment=orders.environment,
         run_url=place.run_url(orders.run_id),
+        generated_by=orders.generated_by,
+        definition=orders.own_definition,
         fanout_index=orders.fan_out_index,
         fanout_total=orders.fan_out_total,
     )

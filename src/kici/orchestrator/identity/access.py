@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -34,6 +35,7 @@ class Principal(Struct, frozen=True):
     id: str
     role: str
     label: str = ""
+    expires_at: datetime | None = None
 
     @property
     def actor(self) -> str:
@@ -90,14 +92,15 @@ class Access:
             found = await tokens.find_admin(db, digest(token))
             if found is not None and self._due(found.id):
                 await tokens.touch_admin(db, found.id)
+            why = "" if found is not None else await tokens.why_refused(db, digest(token))
         if found is None:
-            raise Unauthorized("Invalid or expired token")
+            raise Unauthorized(f"Invalid or expired token{f': {why}' if why else ''}")
         if found.routing_key is not None:
             raise Forbidden(
                 "Access denied: this route requires an unscoped admin token"
                 " (the calling token is restricted to a single routing key)"
             )
-        return Principal("admin_token", found.id, found.role, found.label)
+        return Principal("admin_token", found.id, found.role, found.label, found.expires_at)
 
     async def agent(self, token: str) -> AgentPrincipal:
         """Whose agent token this is. Raises `Unauthorized`."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from kici.engine.lifecycle import Rejected
-from kici.orchestrator.lifecycle import concurrency, fan_out, needs, run_end, steps
+from kici.orchestrator.lifecycle import concurrency, expansion, fan_out, needs, run_end, steps
 from kici.orchestrator.lifecycle.ending import End
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.start import enqueue, start
@@ -46,10 +46,11 @@ async def cascade(
         if ended:
             runs |= {locked.jobs[job_id].run_id for job_id in ended}
             released, skipped = await needs.release(db, locked, ended)
+            released, kept = await expansion.expand(db, locked, released)
             opened, halted = await fan_out.after(db, locked, ended)
             freed |= await concurrency.release(db, locked, ended)
             ready += [*released, *opened]
-            ends += [*skipped, *halted]
+            ends += [*skipped, *kept, *halted]
         ends += await start(db, locked, ready)
         ready = []
         refused = await _write(db, locked, ends)

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from kici.engine import plan
 from kici.engine.events import Event, Trust
 from kici.engine.lockfile import LockWorkflow
-from kici.engine.plan import Plan, PlannedJob
+from kici.engine.plan import Plan
 from kici.engine.triggers import Decision
+from kici.orchestrator.lifecycle.new_jobs import new_job
 from kici.orchestrator.pipeline.subjects import Subject
 from kici.orchestrator.store.event_claims import Claim
-from kici.orchestrator.store.runs import NewJob, NewNeed, NewRun, policy
+from kici.orchestrator.store.runs import NewJob, NewRun, policy
 
 UNRESOLVED = "(unresolved workflow)"
 """Stands for the workflows of a lock file that cannot be read."""
@@ -45,7 +46,7 @@ def build(
     if failure:
         return replace(run, failure=failure, failure_category=category), []
     ids = {job.name: str(uuid.uuid4()) for job in planned.jobs}
-    return run, [_job(job, ids) for job in planned.jobs]
+    return run, [new_job(job, ids) for job in planned.jobs]
 
 
 def build_unresolved(claim: Claim, subject: Subject, sha: str, message: str, *, from_base: bool) -> NewRun:
@@ -94,34 +95,3 @@ def _failure(planned: Plan) -> tuple[str, str]:
     if planned.problem:
         return planned.problem, "matrix_expansion"
     return planned.concurrency_problem, "environment_rules"
-
-
-def _job(planned: PlannedJob, ids: dict[str, str]) -> NewJob:
-    problem, category = _problem(planned)
-    return NewJob(
-        job_id=ids[planned.name],
-        name=planned.name,
-        base_name=planned.job.name,
-        position=planned.position,
-        definition=replace(planned.job, env=planned.env),
-        matrix=planned.matrix,
-        needs=tuple(NewNeed(ids[need.upstream], need.upstream, tuple(sorted(need.run_on))) for need in planned.needs),
-        requirement=planned.requirement,
-        concurrency_group=planned.concurrency_group,
-        problem=problem,
-        problem_category=category,
-        skip=planned.skip,
-    )
-
-
-def _problem(planned: PlannedJob) -> tuple[str, str]:
-    """Why the job cannot be run, and the category of that. What is not there yet is said, never left out in silence."""
-    if planned.problem:
-        return planned.problem, "matrix_expansion"
-    if planned.job.environment is not None and not planned.skip:
-        return (
-            f"job {planned.name!r} wants the environment {planned.environment!r}: environments and their secrets are"
-            " not there yet in remote runs; use `kici run local`",
-            "environment_rules",
-        )
-    return "", ""

@@ -137,6 +137,12 @@ def _again(run: NewRun, request: RerunRequest, original: Original) -> NewRun:
 def _taking_over(new: Sequence[NewJob], request: RerunRequest, jobs: Sequence[OriginalJob]) -> list[NewJob]:
     """The jobs that are not run again become those of the earlier run. Only what is defined as it was can be."""
     if request.mode == "job" and not any(request.job in (job.name, job.base_name) for job in new):
+        for job in jobs:
+            if request.job in (job.name, job.base) and job.made_by:
+                raise Refused(
+                    f"job {request.job!r} was made while the run went, and is made anew in a rerun: rerun"
+                    f" {job.made_by!r}, which it came of"
+                )
         there_are = ", ".join(sorted({job.base_name for job in new}))
         raise Refused(f"the workflow has no job {request.job!r}; it has: {there_are}")
     known = _known(new, jobs)
@@ -157,7 +163,8 @@ def _taking_over(new: Sequence[NewJob], request: RerunRequest, jobs: Sequence[Or
 
 
 def _known(new: Sequence[NewJob], jobs: Sequence[OriginalJob]) -> Mapping[str, OriginalJob]:
-    definitions = {job.name: job.definition for job in new}
+    """By name. What only running code can tell is asked anew, and all that comes of it runs again."""
+    definitions = {job.name: job.definition for job in new if not job.carried and job.seed is None}
     return {job.name: job for job in jobs if job.name in definitions and job.definition == definitions[job.name]}
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kici.engine.events import Event
 from kici.engine.fan_out import Child
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import Pattern, Retry
+from kici.engine.lockfile import LockJob, Pattern, Retry
 from kici.orchestrator.store.database import Db
 from kici.wire.context import NeededJob
 
@@ -44,6 +44,8 @@ class Job(Struct, frozen=True):
     wave_max_parallel: int | None = None
     wave_fail_fast: bool = False
     """Both of a fan-out: see `engine.fan_out`."""
+    stands_in: bool = False
+    """For jobs that take its place once its evaluation has ended: it never runs itself."""
 
     @property
     def ended(self) -> bool:
@@ -100,6 +102,9 @@ class Orders(Struct, frozen=True):
     routing_key: str
     event: Event
     needs: tuple[NeededJob, ...] = ()
+    generated_by: str = ""
+    own_definition: LockJob | None = None
+    """Of a job that the lock file does not have as it is."""
     fan_out_index: int = 0
     fan_out_total: int = 1
     has_secrets: bool = False
@@ -156,7 +161,7 @@ async def whereabouts(db: Db, job_ids: Collection[str]) -> dict[str, Place]:
 COLUMNS = """
   job_id, run_id, job_name, status, attempt, session_id, agent_id, user_code_began, retry_on_infra, cancel_force,
   timed_out, coalesce((definition ->> 'gracePeriodMs')::int, 30000) as grace_ms, base_job_name, position,
-  needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast
+  needs_satisfied, concurrency_group, wave_max_parallel, wave_fail_fast, seed is not null as stands_in
 """
 
 
@@ -387,18 +392,14 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
         select j.job_id, j.run_id, j.job_name, j.base_job_name, j.definition, coalesce(j.matrix_values, '{}') as matrix,
                j.retry_on_infra, coalesce(j.environment, '') as environment, r.workflow_name, r.sha, r.workflow_sha,
                r.ref, r.lock_sha256, r.clone_url, r.repo_identifier as repository,
-               coalesce(r.routing_key, '') as routing_key, r.event,
-               j.fan_out_index, j.fan_out_total,
-               exists (select from execution_job_needs n
-                         join execution_jobs u on u.job_id = n.upstream_job_id
-                         join secret_outputs s on s.job_id = coalesce(u.reused_from, u.job_id)
-                        where n.job_id = j.job_id) as has_secrets
+               coalesce(r.routing_key, '') as routing_key, r.event, coalesce(j.generated_by, '') as generated_by,
+               case when j.carried then j.definition end as own_definition, j.fan_out_index, j.fan_out_total
           from execution_jobs j cross join lateral (select * from execution_runs where run_id = j.run_id offset 0) r
          where j.job_id = any($1::uuid[])
         """,
         sorted(job_ids),
     )
-    needed = await _needed(db, job_ids)
+    needed, with_secrets = await _needed(db, job_ids)
     found = {}
     for row in rows:
         try:
@@ -406,25 +407,34 @@ async def orders(db: Db, job_ids: Collection[str]) -> dict[str, Orders]:
         except msgspec.ValidationError as error:
             log.error("what is stored of a job cannot be read", job=row["job_id"], error=str(error))
         else:
-            found[orders.job_id] = msgspec.structs.replace(orders, needs=tuple(needed.get(orders.job_id, ())))
+            found[orders.job_id] = msgspec.structs.replace(
+                orders, needs=tuple(needed.get(orders.job_id, ())), has_secrets=orders.job_id in with_secrets
+            )
     return found
 
 
-async def _needed(db: Db, job_ids: Collection[str]) -> Mapping[str, list[NeededJob]]:
+async def _needed(db: Db, job_ids: Collection[str]) -> tuple[Mapping[str, list[NeededJob]], set[str]]:
+    """What each of these jobs needs, and which of them get secrets from that."""
     rows = await db.fetch(
         """
         select n.job_id as needing, u.job_name as name, u.base_job_name as job, u.status,
-               coalesce(u.matrix_values, '{}') as matrix, coalesce(u.outputs, '{}') as outputs
+               coalesce(u.matrix_values, '{}') as matrix, coalesce(u.outputs, '{}') as outputs,
+               coalesce(u.generated_by, '') as generated_by,
+               exists (select from secret_outputs s where s.job_id = coalesce(u.reused_from, u.job_id)) as has_secrets
           from execution_job_needs n join execution_jobs u on u.job_id = n.upstream_job_id
          where n.job_id = any($1::uuid[]) order by u.position
         """,
         sorted(job_ids),
     )
     needed: dict[str, list[NeededJob]] = {}
+    with_secrets = set()
     for row in rows:
         values = dict(row)
-        needed.setdefault(values.pop("needing"), []).append(NeededJob(**values))
-    return needed
+        needing = values.pop("needing")
+        if values.pop("has_secrets"):
+            with_secrets.add(needing)
+        needed.setdefault(needing, []).append(NeededJob(**values))
+    return needed, with_secrets
 
 
 def _job(row: Any) -> Job:

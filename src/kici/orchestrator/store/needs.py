@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from asyncpg import Record
 from msgspec import Struct
 
 from kici.engine.lifecycle import TERMINAL_JOB
@@ -35,9 +36,31 @@ async def dependants(db: Db, ended: Collection[str]) -> list[Waiting]:
         """,
         sorted(ended),
     )
+    return _waiting(rows)
+
+
+async def of_pending(db: Db, job_ids: Collection[str]) -> list[Waiting]:
+    """Those of these jobs that are pending. The caller holds the lock of their runs."""
+    rows = await db.fetch(
+        """
+        select j.job_id, n.upstream_name, n.run_on, u.status
+          from execution_jobs j
+          left join execution_job_needs n on n.job_id = j.job_id
+          left join execution_jobs u on u.job_id = n.upstream_job_id
+         where j.job_id = any($1::uuid[]) and j.status = 'pending'
+         order by j.position, j.job_id
+        """,
+        sorted(job_ids),
+    )
+    return _waiting(rows)
+
+
+def _waiting(rows: Sequence[Record]) -> list[Waiting]:
     waiting: dict[str, Waiting] = {}
     for row in rows:
         one = waiting.setdefault(row["job_id"], Waiting(row["job_id"], [], {}))
+        if row["upstream_name"] is None:  # it needs nothing
+            continue
         one.needs.append(Need(row["upstream_name"], frozenset(row["run_on"])))
         if row["status"] in TERMINAL_JOB:
             one.endings[row["upstream_name"]] = row["status"]

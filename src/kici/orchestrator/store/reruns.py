@@ -35,6 +35,8 @@ class OriginalJob(Struct, frozen=True):
     status: JobStatus
     definition: LockJob | None
     """None: another version has written it, and it cannot be compared."""
+    made_by: str = ""
+    """Name of the generator, or of the dynamic job, that it came of while the run went."""
 
 
 async def original(db: Db, run_id: str) -> Original | None:
@@ -58,21 +60,35 @@ async def jobs(db: Db, run_id: str) -> list[OriginalJob]:
     """All jobs of an ended run, in the order of the workflow."""
     rows = await db.fetch(
         """
-        select job_id, job_name as name, base_job_name as base, status, definition
+        select job_id, job_name as name, base_job_name as base, status, definition,
+               case when carried then coalesce(generated_by, base_job_name) else '' end as made_by
           from execution_jobs where run_id = $1 order by position
         """,
         run_id,
     )
     return [
-        OriginalJob(row["job_id"], row["name"], row["base"], JobStatus(row["status"]), _definition(row["definition"]))
+        OriginalJob(
+            row["job_id"],
+            row["name"],
+            row["base"],
+            JobStatus(row["status"]),
+            _definition(row["definition"]),
+            row["made_by"],
+        )
         for row in rows
     ]
 
 
 async def names(db: Db, run_id: str) -> dict[str, tuple[str, JobStatus]]:
-    """Job → its name without the matrix suffix, and its status."""
-    rows = await db.fetch("select job_name, base_job_name, status from execution_jobs where run_id = $1", run_id)
-    return {row["job_name"]: (row["base_job_name"], JobStatus(row["status"])) for row in rows}
+    """Job → its name without the matrix suffix, or that of the generator that made it, and its status."""
+    rows = await db.fetch(
+        """
+        select job_name, coalesce(generated_by, base_job_name) as base, status from execution_jobs where run_id = $1
+         order by position, job_id
+        """,
+        run_id,
+    )
+    return {row["job_name"]: (row["base"], JobStatus(row["status"])) for row in rows}
 
 
 def _definition(stored: object) -> LockJob | None:

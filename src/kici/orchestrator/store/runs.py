@@ -14,6 +14,7 @@ from kici.engine.events import Event
 from kici.engine.labels import Requirement
 from kici.engine.lifecycle import JobStatus, RunStatus, StepStatus
 from kici.engine.lockfile import LockConcurrency, LockJob
+from kici.engine.plan import Seed
 from kici.engine.triggers import Decision
 from kici.orchestrator.store import reuse, storable
 from kici.orchestrator.store.database import Db
@@ -49,6 +50,12 @@ class NewJob(Struct, frozen=True, kw_only=True):
     """Set: the job is born skipped, with this sentence, unless it has a problem."""
     concurrency_group: str = ""
     """Of this job, with the policy of its definition."""
+    seed: Seed | None = None
+    """Set: it stands for jobs that take its place once its evaluation has ended."""
+    generated_by: str = ""
+    """Name of the generator that made it."""
+    carried: bool = False
+    """The lock file does not have it as it is: its definition goes to the agent with its context."""
     reused: Reused | None = None
     """Set: the job is born ended, as that one did."""
 
@@ -110,6 +117,14 @@ class NewRun(Struct, frozen=True, kw_only=True):
     failure_category: str = ""
 
 
+class Home(Struct, frozen=True):
+    """The run that jobs are put into."""
+
+    run_id: str
+    routing_key: str
+    concurrency_scope: str
+
+
 def policy(concurrency: LockConcurrency | None) -> Policy:
     """As it is stored."""
     if concurrency is None:
@@ -159,15 +174,20 @@ async def create(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> bool:
 
     No job starts by itself: in the same transaction the caller lets lifecycle settle the run.
     """
-    if not run.concurrency_group and not any(job.concurrency_group for job in jobs):
+    if not run.concurrency_group and not any(job.concurrency_group or job.seed for job in jobs):
         run = replace(run, concurrency_scope="")
     if not await _insert_run(db, run):
         return False
-    await _insert_jobs(db, run, jobs)
-    await _insert_needs(db, run.run_id, jobs)
-    await _insert_steps(db, run, [job for job in jobs if job.reused is None])
+    await add_jobs(db, Home(run.run_id, run.routing_key, run.concurrency_scope), jobs)
     await reuse.take_over(db, {job.job_id: job.reused.job_id for job in jobs if job.reused is not None})
     return True
+
+
+async def add_jobs(db: Db, home: Home, jobs: Sequence[NewJob]) -> None:
+    """Insert jobs with their needs and steps. Nothing starts."""
+    await _insert_jobs(db, home, jobs)
+    await _insert_needs(db, home.run_id, jobs)
+    await _insert_steps(db, home, [job for job in jobs if job.reused is None])
 
 
 async def _insert_run(db: Db, run: NewRun) -> bool:
@@ -221,18 +241,18 @@ async def _insert_run(db: Db, run: NewRun) -> bool:
     return bool(done == "INSERT 0 1")
 
 
-async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
+async def _insert_jobs(db: Db, run: Home, jobs: Sequence[NewJob]) -> None:
     places = _places(jobs)
     await db.executemany(
         """
         insert into execution_jobs
           (run_id, job_id, job_name, base_job_name, position, status, definition, matrix_values, retry_on_infra,
            runs_on_labels, needs_satisfied, error_message, routing_key, init_failure, completed_at,
-           concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast, fan_out_index,
-           fan_out_total)
+           concurrency_scope, concurrency_group, concurrency, wave_max_parallel, wave_fail_fast, seed, generated_by,
+           carried, fan_out_index, fan_out_total)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), $13, $14,
                 case when $6 in ('failed', 'skipped') then now() end, nullif($15, ''), nullif($16, ''), $17, $18, $19,
-                $20, $21)
+                $20, nullif($21, ''), $22, $23, $24)
         """,
         [
             (
@@ -257,6 +277,9 @@ async def _insert_jobs(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
                 storable.json(policy(job.definition.concurrency)) if job.concurrency_group else None,
                 job.definition.max_parallel if job.is_fan_out else None,
                 job.definition.fail_fast and job.is_fan_out,
+                storable.json(job.seed) if job.seed else None,
+                storable.text(job.generated_by),
+                job.carried,
                 *places[job.job_id],
             )
             for job in jobs
@@ -278,7 +301,7 @@ async def _insert_needs(db: Db, run_id: str, jobs: Sequence[NewJob]) -> None:
     )
 
 
-async def _insert_steps(db: Db, run: NewRun, jobs: Sequence[NewJob]) -> None:
+async def _insert_steps(db: Db, run: Home, jobs: Sequence[NewJob]) -> None:
     await db.executemany(
         """
         insert into execution_steps

@@ -100,6 +100,14 @@ async def find_admin(db: Db, token_hash: str) -> AdminToken | None:
     return None if row is None else AdminToken(**row)
 
 
+async def why_refused(db: Db, token_hash: str) -> str:
+    """Of a token that is not valid now: what became of it. Empty if there never was one."""
+    row = await db.fetchrow("select revoked, expires_at from admin_tokens where token_hash = $1", token_hash)
+    if row is None:
+        return ""
+    return "it was revoked" if row["revoked"] else f"it expired at {row['expires_at']:%Y-%m-%d %H:%M} UTC"
+
+
 async def touch_admin(db: Db, token_id: str) -> None:
     """Note the use, at most once a minute."""
     await db.execute(

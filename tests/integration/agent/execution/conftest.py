@@ -32,6 +32,12 @@ class Heard:
         self.log: dict[int, bytearray] = {}
         self.masked: list[str] = []
         self.artifacts: dict[str, bytes] = {}
+        self.remarks: list[tuple[Any, ...]] = []
+        self.summaries: list[tuple[int, str]] = []
+        self.secrets: dict[str, str] = {}
+        self.events: dict[str, tuple[str, Any]] = {}
+        self.caches: dict[str, bytes] = {}
+        """In the order in which they were saved."""
         self.slow: Callable[[], Any] | None = None
         self._changed = asyncio.Event()
 
@@ -58,6 +64,32 @@ class Heard:
 
     async def download(self, name: str) -> AsyncIterator[bytes]:
         yield self.artifacts[name]
+
+    def annotated(self, index: int, level: str, message: str, file: str, line: int) -> None:
+        self.remarks.append((index, level, message, file, line))
+
+    def summarized(self, index: int, markdown: str) -> None:
+        self.summaries.append((index, markdown))
+
+    async def secret_output(self, name: str, value: str) -> None:
+        self.secrets[name] = value
+
+    async def emit(self, name: str, payload: Any, key: str) -> str:
+        self.events.setdefault(key, (name, payload))
+        return f"event-{list(self.events).index(key)}"
+
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+        async def data(entry: bytes) -> AsyncIterator[bytes]:
+            yield entry
+
+        for wanted in (key, *restore):
+            for name in reversed(self.caches):
+                if name == wanted or (wanted != key and name.startswith(wanted)):
+                    return name, data(self.caches[name])
+        return None
+
+    async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
+        self.caches.setdefault(key, b"".join([piece async for piece in data]))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):

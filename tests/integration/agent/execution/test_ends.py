@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from kici.agent.execution import RunnerFailed
-from kici.agent.process_tree import new_tree
-from kici.agent.sandbox.contract import Box, BoxSpec
-from kici.agent.sandbox.launch import spawn
-from kici.agent.sandbox.none import NoSandbox, PlainBox
+from kici.agent.sandbox.none import NoSandbox
 from kici.engine.lockfile import LockStep, Retry
 from kici.runner.processes import gone, is_zombie
 from kici.wire.runner import JobEnded
 from tests.integration.agent.execution.conftest import SECONDS, Jobs, lock_job
+from tests.integration.agent.execution.impostor import Impostor
 
 STEP_IS_COMMAND = """
 ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[step("a", {command!r})])])
@@ -316,33 +314,6 @@ asyncio.run(main())
         assert await gone(found, 10)
 
 
-class Impostor:
-    """A sandbox whose runner says what a test wants."""
-
-    name = "impostor"
-
-    def __init__(self, *says: str) -> None:
-        self._program = (
-            "import socket, sys\n"
-            f"sys.path.insert(0, {str(Path(__file__).parents[4] / 'src')!r})\n"
-            "from kici.wire.runner import *\n"
-            "sock = socket.socket(fileno=3)\n"
-            "def say(message):\n"
-            "    body = from_runner.encode(message)\n"
-            "    sock.sendall(len(body).to_bytes(4, 'big') + body)\n"
-            "say(Ready(1))\nsock.recv(4)\n" + "\n".join(says) + "\nsock.recv(1 << 20); sock.recv(1)\n"
-        )
-
-    def owner(self, slot: int) -> int | None:
-        return None
-
-    async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
-        tree = new_tree()
-        started = spawn([sys.executable, "-c", self._program], tree.env(), runner_socket)
-        tree.add(started.child.pid)
-        return PlainBox(started, tree)
-
-
 @pytest.mark.parametrize(
     ("says", "complaint"),
     [
@@ -360,6 +331,14 @@ class Impostor:
         ("say(Ready(1))", "Ready now"),
         ("say(ArtifactData(1, b'x'))", "an artifact that it does not upload"),
         ("say(ArtifactBegin(1, 'a')); say(ArtifactBegin(1, 'a'))", "request 1 twice"),
+        ("say(CacheFetch(1, 'a')); say(CacheBegin(1, 'a'))", "request 1 twice"),
+        ("say(Annotated(0, 'notice', 'x'))", "a remark of step 0"),
+        ("say(Summarized(0, 'x'))", "a summary of step 0"),
+        ("say(StepEnded(1, 'skipped'))", "end of step 1, which has not begun"),
+        ("say(StepEnded(0, 'success'))", "end of step 0"),
+        ("say(StepStarted(0)); say(StepEnded(0, 'failed')); say(JobEnded('success'))", "success although step 'build'"),
+        ("say(StepStarted(0)); say(StepEnded(0, 'success')); say(JobEnded('skipped'))", "after a step that has run"),
+        ("say(Mask('x' * 70000))", "70,000 characters to mask"),
     ],
 )
 async def test_a_runner_that_breaks_the_protocol_fails_its_job(directory: Path, says: str, complaint: str) -> None:

@@ -305,7 +305,7 @@ async def test_artifacts_go_to_the_host_and_come_back(jobs: Any) -> None:
         ci = workflow("ci", jobs=[build])
         """
     )
-    assert ended.outputs == {"build": ["dist/a.whl", "dist/sub/b"]}, (ended, jobs.sink.text)
+    assert ended.outputs == {"build": ["back/dist/a.whl", "back/dist/sub/b"]}, (ended, jobs.sink.text)
     assert (jobs.root / "src/back/dist/a.whl").stat().st_mode & 0o111
     assert jobs.sink.artifacts.keys() == {"wheels"}
 

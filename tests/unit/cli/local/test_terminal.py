@@ -5,7 +5,7 @@ from kici.cli.local.terminal import Hidden, JobLog
 
 def written(hidden: Hidden, *pieces: bytes) -> list[str]:
     lines: list[str] = []
-    log = JobLog("build", hidden, lambda job, text: lines.append(f"{job}: {text.decode()}"))
+    log = JobLog(hidden, lambda text: lines.append(f"build: {text.decode()}"))
     for piece in pieces:
         log.write(piece)
     log.end()
@@ -23,7 +23,7 @@ def test_a_secret_is_hidden_also_when_it_comes_in_two_pieces() -> None:
 def test_a_value_that_becomes_secret_later_is_hidden_from_then_on() -> None:
     hidden = Hidden()
     lines: list[bytes] = []
-    log = JobLog("build", hidden, lambda job, text: lines.append(text))
+    log = JobLog(hidden, lines.append)
     log.write(b"first hunter2\n")
     hidden.add("hunter2")
     log.write(b"second hunter2\n")

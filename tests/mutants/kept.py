@@ -1,0 +1,65 @@
+"""What attempts keep for others: secret outputs, events, cache entries."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import STORE, Mutation
+
+SECRETS = "integration/api/test_secret_outputs.py"
+EMIT = "integration/api/test_emit.py"
+ENTRIES = "integration/caches/test_entries.py"
+
+MUTATIONS = (
+    Mutation(
+        "attempts-that-are-over-still-write",
+        f"{STORE}/origins.py",
+        "and j.attempt = $2 and j.status in ('running', 'recovering', 'cancelling')",
+        "and $2::int > 0 and j.status in ('running', 'recovering', 'cancelling')",
+        (
+            f"{SECRETS}::test_only_what_the_last_attempt_handed_over_counts",
+            f"{EMIT}::test_an_attempt_that_is_over_emits_nothing",
+            f"{ENTRIES}::test_an_attempt_that_is_over_saves_nothing",
+        ),
+    ),
+    Mutation(
+        "secrets-of-older-attempts-are-handed-over",
+        f"{STORE}/secret_outputs.py",
+        " and s.attempt = u.attempt",
+        "",
+        (f"{SECRETS}::test_only_what_the_last_attempt_handed_over_counts",),
+    ),
+    Mutation(
+        "the-order-of-needs-does-not-count-for-secrets",
+        f"{STORE}/secret_outputs.py",
+        "), 0), u.position, s.name",
+        ") * 0, 0), u.position, s.name",
+        (f"{SECRETS}::test_of_one_name_the_later_job_in_needs_wins",),
+    ),
+    Mutation(
+        "a-key-is-published-twice",
+        "src/kici/orchestrator/caches/entries.py",
+        "        if await self._is_taken(db, entry):\n            return Saved(False, _TAKEN)\n",
+        "",
+        (f"{ENTRIES}::test_of_many_that_save_one_key_at_once_one_wins_whole",),
+    ),
+    Mutation(
+        "pull-requests-write-into-the-repositorys-scope",
+        "src/kici/orchestrator/caches/entries.py",
+        'return TRUSTED if origin.trusted else f"pr-{origin.event.pr_number}"',
+        "return TRUSTED",
+        (f"{ENTRIES}::test_a_pull_request_reads_the_repositorys_and_its_own_and_writes_only_its_own",),
+    ),
+    Mutation(
+        "pull-requests-are-kept-where-there-is-no-room",
+        "src/kici/orchestrator/caches/entries.py",
+        "if not origin.trusted and usage.trusted + meter.size > quota:",
+        "if usage.trusted < 0:",
+        (f"{ENTRIES}::test_a_pull_request_evicts_nothing_of_the_repository",),
+    ),
+    Mutation(
+        "caches-of-two-sources-are-one",
+        f"{STORE}/caches.py",
+        """and key collate "C" = $4""",
+        """and key collate "C" = $4 or key = $4""",
+        (f"{ENTRIES}::test_another_repository_and_another_source_of_the_same_name_find_nothing",),
+    ),
+)
