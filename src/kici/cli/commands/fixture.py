@@ -15,7 +15,7 @@ import click
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it there: .kici/events/NAME.json."
 )
 def fixture(word: str, name: str, ref: str, output: Path | None) -> int:
-    """Print a whole event, to be changed by hand.
+    """Print a whole event, to be changed by hand: JSON always, so there is no --json.
 
     EVENT is the kind (push, tag, pr, comment, review, review_comment, release, dispatch, create, delete, status,
     workflow_run, fork, star, watch, webhook, kici_event, workflow_complete, job_complete, generic_webhook, schedule,
