@@ -108,6 +108,11 @@ class Board:
             for one in upstream
         )
 
+    def place(self, job: JobRecord) -> tuple[int, int]:
+        """Among the combinations of its matrix: its index, from 0, and how many there are."""
+        combinations = sorted(self._fan_outs[job.planned.job.name], key=lambda one: one.planned.position)
+        return combinations.index(job), len(combinations)
+
     def status(self) -> RunStatus | None:
         """None while a job has not ended."""
         return lifecycle.roll_up(job.status for job in self.jobs.values())

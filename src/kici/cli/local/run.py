@@ -146,6 +146,7 @@ class LocalRun:
     def _start(self, job: JobRecord, place: Place) -> Start:
         settings, planned = self._settings, job.planned
         inside = place.execution.path
+        index, total = self.board.place(job)
         context = JobContext(
             run_id=self.run_id,
             job_id=f"{self.run_id}-{planned.position}",
@@ -161,6 +162,8 @@ class LocalRun:
             generated_by=planned.generated_by,
             secrets=settings.secrets.of(planned.environment) | self._handed_over(planned),
             is_local=True,
+            fanout_index=index,
+            fanout_total=total,
             untouched=own_files.names(home=not settings.boxed, checkout=settings.in_place),
         )
         home = inside(place.root / "home") if settings.boxed else os.environ.get("HOME", str(place.root / "home"))
