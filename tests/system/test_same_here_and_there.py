@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,8 +158,8 @@ async def test_a_workflow_ends_there_as_it_ends_here(up: Stack) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 async def test_two_hundred_workflows_end_there_as_they_end_here(up: Stack) -> None:
-    of = int(os.environ.get("SEED") or random.randrange(1_000_000))
-    print(f"workflows of seed {of}: SEED={of} make proofs repeats them")
+    of = int(os.environ.get("SEED") or 7)
+    print(f"workflows of seed {of}: SEED=n make proofs draws others")
     jobs = await compare(up, 200, of)
     print(f"compared {jobs} jobs of 200 workflows")
     assert jobs > 200
