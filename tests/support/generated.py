@@ -156,7 +156,7 @@ def text(name: str, workflow: Workflow) -> str:
         needs = ", ".join(f'{one}.when("always")' for one in listed)
         lines.append(f'{name}_last = job("last", runs_on="linux", needs=[{needs}], steps=["sleep 60"], on_cancel=fine)')
         listed.append(f"{name}_last")
-        options.append('timeout="8s"')
+        options.append('timeout="15s"')
     started = "on=[push(), manual()]"
     rest = ", ".join(filter(None, options))
     lines.append(f"{name} = workflow({name!r}, {started}, jobs=[{', '.join(listed)}], {rest})")

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.support import generated
 from tests.support.stack import Stack
 
-AT_ONCE = 20
+AT_ONCE = 10
 """Workflows of one commit."""
 
 
