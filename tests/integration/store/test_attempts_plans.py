@@ -51,7 +51,7 @@ STATEMENTS: dict[str, tuple[Statement, int]] = {
         lambda db: outbox.put_all(db, [Put("compact_log", job, f"compact_log:{job}") for job in JOBS]),
         20 * COUNT,
     ),
-    "what a dispatch says": (lambda db: jobs.orders(db, JOBS), 16 * COUNT),
+    "what a dispatch says": (lambda db: jobs.orders(db, JOBS), 22 * COUNT),
 }
 
 
