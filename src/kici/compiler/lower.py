@@ -8,10 +8,10 @@ from typing import Any
 from kici.compiler.lower_triggers import lowered_triggers
 from kici.engine.lockfile import LockWorkflow, SourceLocation
 from kici.lowering.jobs import lowered_concurrency, lowered_generator, lowered_job, lowered_rules
+from kici.nearest import nearest
 from kici.sdk.generators import Generator
 from kici.sdk.jobs import Job
 from kici.sdk.problems import Location, refuse
-from kici.sdk.values import nearest
 from kici.sdk.workflows import Workflow
 
 

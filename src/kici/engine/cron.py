@@ -8,6 +8,7 @@ from calendar import monthrange
 from msgspec import Struct
 
 from kici.engine.errors import CronError
+from kici.nearest import nearest
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -83,7 +84,6 @@ def parse(expression: str) -> Cron:
 def check_zone(name: str) -> None:
     """Raise `CronError` if this is no time zone of the IANA database."""
     import zoneinfo
-    from difflib import get_close_matches
 
     if name == "UTC":
         return
@@ -95,9 +95,9 @@ def check_zone(name: str) -> None:
             raise CronError(
                 f"time zone {name!r} cannot be looked up: this machine has no time zones; install the package tzdata"
             ) from error
-        near = get_close_matches(name, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise CronError(f"there is no time zone {name!r}{hint}: write one such as Europe/Berlin") from error
+        raise CronError(
+            f"there is no time zone {name!r}{nearest(name, known)}: write one such as Europe/Berlin"
+        ) from error
 
 
 def _field(expression: str, field: _Field, text: str) -> frozenset[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from kici.engine.errors import EngineError, InputError
 from kici.engine.events import Event
 from kici.engine.globs import compile_regex
 from kici.engine.lock_triggers import Inputs, LockInput, Trigger
+from kici.nearest import nearest
 
 MAX_TEXT = 65_536
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -84,9 +84,7 @@ def check(name: str, one: LockInput, value: Any) -> None:
     if not right.get(one.type, False):
         raise InputError(f"{name} is {_shown(value)}; it is {_what(one)}")
     if one.choices and value not in one.choices:
-        near = get_close_matches(str(value), map(str, one.choices), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise InputError(f"{name} is {_shown(value)}{hint}; it is {_what(one)}")
+        raise InputError(f"{name} is {_shown(value)}{nearest(value, map(str, one.choices))}; it is {_what(one)}")
     for problem in _bounds(one, value):
         raise InputError(f"{name} is {_shown(value)}; it {problem}")
 
@@ -163,10 +161,8 @@ def _bounds(one: LockInput, value: Any) -> Iterable[str]:
 
 
 def _unknown(name: str, wanted: Inputs) -> str:
-    near = get_close_matches(name, wanted, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     there_are = f"there are {', '.join(wanted)}" if wanted else "it takes none"
-    return f"there is no input {name!r}{hint}; {there_are}"
+    return f"there is no input {name!r}{nearest(name, wanted)}; {there_are}"
 
 
 def _what(one: LockInput) -> str:

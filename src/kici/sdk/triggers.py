@@ -7,8 +7,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
+from kici.nearest import nearest
 from kici.sdk.problems import Location, call_site, refuse
-from kici.sdk.values import Pattern, Patterns, checked_globs, checked_patterns, checked_words, nearest, one_of
+from kici.sdk.values import Pattern, Patterns, checked_globs, checked_patterns, checked_words, one_of
 
 PrEvent: TypeAlias = Literal[
     "opened",

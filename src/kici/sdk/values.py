@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from kici.nearest import nearest
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.problems import refuse
 
@@ -157,14 +158,6 @@ def one_of(subject: str, option: str, value: Any, allowed: Iterable[str]) -> boo
         return True
     refuse(subject, f"{option}: there is no {value!r}{nearest(value, known)}; it is one of {', '.join(known)}")
     return False
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """` (did you mean 'opened'?)`, or nothing."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(str(word), list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def _is_text(pattern: object) -> bool:

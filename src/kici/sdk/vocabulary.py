@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kici.nearest import nearest
 from kici.sdk.errors import NotYet
 from kici.sdk.problems import refuse
-from kici.sdk.values import nearest
 
 NAMES = frozenset(
     {

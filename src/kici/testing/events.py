@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from kici.engine.events import Event, EventType
 from kici.errors import KiciError
-from kici.sdk.values import nearest
+from kici.nearest import nearest
 
 if TYPE_CHECKING:
     from typing import Unpack

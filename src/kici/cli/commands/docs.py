@@ -15,7 +15,7 @@ def docs(topic: str, as_json: bool) -> None:
     import json
 
     from kici.errors import KiciError
-    from kici.sdk.values import nearest
+    from kici.nearest import nearest
 
     pages = {path.stem: path.read_text("utf-8") for path in sorted(_directory().glob("*.md"))}
     if not topic:

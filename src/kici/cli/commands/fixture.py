@@ -28,7 +28,7 @@ def fixture(word: str, name: str, ref: str, output: Path | None) -> int:
     from kici.cli.local.event import repository as facts
     from kici.compiler.compile import compile_directory
     from kici.errors import KiciError
-    from kici.sdk.values import nearest
+    from kici.nearest import nearest
 
     root = repository.root()
     workflow = None

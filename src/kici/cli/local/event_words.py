@@ -15,7 +15,7 @@ from kici.engine.events import EventType
 from kici.engine.lock_triggers import Expected, Pattern, Regex, Trigger
 from kici.engine.trigger_checks import EVENT_TYPES
 from kici.errors import KiciError
-from kici.sdk.values import nearest
+from kici.nearest import nearest
 
 
 class UnknownEvent(KiciError):

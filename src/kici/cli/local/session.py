@@ -21,7 +21,7 @@ from kici.cli.local import secrets as local_secrets
 from kici.cli.local.place import Places
 from kici.cli.local.terminal import Hidden, Terminal
 from kici.errors import KiciError
-from kici.sdk.values import nearest
+from kici.nearest import nearest
 
 if TYPE_CHECKING:
     from kici.cli.local.compiling import Compiling
