@@ -56,3 +56,9 @@ class EvaluationError(EngineError):
     """What the functions of a workflow gave is too large, cannot be read, or cannot be so in its run."""
 
     code = "evaluation_invalid"
+
+
+class EventFileError(EngineError):
+    """A file that is to hold an event does not."""
+
+    code = "event_file_invalid"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
+from kici.engine.event_files import DIRECTORY, decode
 from kici.engine.events import Event
 from kici.errors import KiciError
-from kici.sdk.values import nearest
+from kici.nearest import nearest
 from kici.testing.events import REPO, SHA
-
-DIRECTORY = "events"
 
 
 def fixture(name: str, *, root: Path | str | None = None) -> Event:
@@ -29,24 +28,16 @@ def fixture(name: str, *, root: Path | str | None = None) -> Event:
 
 
 def read(path: Path) -> Event:
-    """The event that a file holds; a commit, a repository and an actor are filled in."""
+    """The event that a file holds; a commit, a repository and an actor are filled in where it has none."""
     try:
-        given = msgspec.json.decode(path.read_bytes())
-        if not isinstance(given, dict):
-            raise KiciError(f'{path} is no JSON object: write {{"type": "push", "branch": "main"}}')
-        known = {field.encode_name for field in msgspec.structs.fields(Event)}
-        for key in given:
-            if key not in known:
-                raise KiciError(f"{path}: an event has no {key!r}{nearest(key, known)}")
-        return msgspec.convert({"sha": SHA, "repo": REPO, "actor": "tester", **given}, Event)
+        event = decode(path.read_bytes(), str(path))
     except OSError as error:
         raise KiciError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KiciError(f"{path} is no event: {error}") from error
+    return replace(event, sha=event.sha or SHA, repo=event.repo or REPO, actor=event.actor or "tester")
 
 
 def _events(start: Path) -> Path:
     for directory in (start, *start.parents):
         if (directory / ".kici").is_dir():
-            return directory / ".kici" / DIRECTORY
+            return directory / DIRECTORY
     raise KiciError(f"neither {start} nor a directory above it has a .kici/: name it by root=")

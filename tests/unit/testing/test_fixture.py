@@ -50,3 +50,9 @@ def test_it_is_found_from_below_and_keeps_its_payload(root: Path, monkeypatch: p
     event = fixture("one")
     assert (event.branch, event.changed_files, event.payload) == ("dev", ("a.py",), {"x": [1]})
     assert len(event.sha) == 40
+
+
+def test_what_it_leaves_empty_is_filled_in_as_what_it_leaves_out(root: Path) -> None:
+    write(root, '{"type": "push", "branch": "dev", "sha": "", "repo": ""}')
+    event = fixture("one", root=root)
+    assert (len(event.sha), bool(event.repo), event.actor) == (40, True, "tester")

@@ -9,6 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from kici.cli.local import event_words
+from kici.engine import event_files
+from kici.engine.errors import EventFileError
 from kici.engine.events import Event
 from kici.engine.lock_triggers import TagTrigger, Trigger
 from kici.engine.lockfile import LockWorkflow
@@ -110,19 +112,19 @@ def _kind_for(workflow: LockWorkflow) -> str:
 
 def _from_file(asked: Asked, found: Repository) -> Event:
     """What `kici fixture` wrote, by its path or its name below `.kici/events/`. Git tells what the file leaves open."""
-    import msgspec
+    from msgspec.structs import replace
 
-    places = [Path(asked.kind), Path(".kici/events") / asked.kind]
+    places = [Path(asked.kind), Path(event_files.DIRECTORY) / asked.kind]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         raise event_words.UnknownEvent(
-            f"there is no file {asked.kind}, here or below .kici/events/: `kici fixture EVENT` makes one"
+            f"there is no file {asked.kind}, here or below {event_files.DIRECTORY}/: `kici fixture EVENT` makes one"
         )
     try:
-        read = msgspec.json.decode(file.read_bytes(), type=Event)
-    except msgspec.DecodeError as error:
-        raise event_words.UnknownEvent(f"{file} holds no event: {error}") from error
-    return msgspec.structs.replace(
+        read = event_files.decode(file.read_bytes(), str(file))
+    except EventFileError as error:
+        raise event_words.UnknownEvent(str(error)) from error
+    return replace(
         read,
         sha=read.sha or found.sha,
         repo=read.repo or found.name,

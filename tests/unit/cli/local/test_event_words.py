@@ -97,7 +97,10 @@ def test_a_word_that_means_nothing_is_refused_with_the_nearest(tmp_path: Path) -
     with pytest.raises(KiciError, match="`kici fixture EVENT` makes one"):
         event(Asked("nowhere.json"), HERE, None)
     (tmp_path / "bad.json").write_text('{"type": "pushed"}')
-    with pytest.raises(KiciError, match="holds no event"):
+    with pytest.raises(KiciError, match="is no event"):
+        event(Asked(str(tmp_path / "bad.json")), HERE, None)
+    (tmp_path / "bad.json").write_text('{"type": "push", "brunch": "main"}')
+    with pytest.raises(KiciError, match="did you mean 'branch'"):
         event(Asked(str(tmp_path / "bad.json")), HERE, None)
 
 
