@@ -27,6 +27,14 @@ class Written(Struct, frozen=True):
     summary: str
 
 
+def check_variable(name: str, value: str, secrets: Collection[str]) -> None:
+    """Raise `ValueError` with a sentence if a step must not set this."""
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        raise ValueError(f"{name!r} cannot be set: a name is not empty and has no =, and nothing has a NUL character")
+    if name in secrets:
+        raise ValueError(f"{name} is the name of a secret of this job: use another name")
+
+
 class Environment:
     def __init__(self, variables: Mapping[str, str], *, secrets: Collection[str]) -> None:
         os.environ.clear()
@@ -41,12 +49,7 @@ class Environment:
 
     def set(self, name: str, value: str) -> None:
         """Raises `ValueError` with a sentence."""
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise ValueError(
-                f"{name!r} cannot be set: a name is not empty and has no =, and nothing has a NUL character"
-            )
-        if name in self._secrets:
-            raise ValueError(f"{name} is the name of a secret of this job: use another name")
+        check_variable(name, value, self._secrets)
         self._before.pop(name, None)
         self._put(name, value)
 

@@ -9,18 +9,25 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from kici.engine.events import Event
 from kici.errors import KiciError
+from kici.runner.environment import check_variable
+from kici.runner.inputs import typed_inputs
 from kici.runner.shell import argv_of
+from kici.sdk.context import Ctx
 from kici.sdk.durations import milliseconds
 from kici.sdk.errors import CommandInvalid, DefinitionError, NoOutput, SecretNotFound, WaitTimeout
+from kici.sdk.event_views import EventView, view
 from kici.sdk.facts import AgentFacts, Fanout, Git, JobFacts, Matrix, Outcome, RunFacts, WorkflowFacts
 from kici.testing.results import Given
 from kici.testing.shell import Call, FakeCommand, FakePending, FakeShell, command_text, no_loop_here
+
+T = TypeVar("T")
+V = TypeVar("V", bound=EventView)
 
 
 class LogLine(Struct, frozen=True):
@@ -165,12 +172,7 @@ class FakeCtx:
         return MappingProxyType(self._env | self._exposed)
 
     def set_env(self, name: str, value: str, /) -> None:
-        if not name or "=" in name or "\0" in name + value:
-            raise ValueError(
-                f"{name!r} cannot be set: a name is not empty and has no =, and nothing has a NUL character"
-            )
-        if name in self._facts.secrets:
-            raise ValueError(f"{name} is the name of a secret of this job: use another name")
+        check_variable(name, value, self._facts.secrets)
         self._env[name] = value
 
     def add_path(self, directory: str | os.PathLike[str], /) -> None:
@@ -194,13 +196,19 @@ class FakeCtx:
     def event(self) -> Event:
         return self._facts.event
 
+    def event_as(self, of: type[V], /) -> V:
+        return view(self._facts.event, of)
+
     @property
     def payload(self) -> Any:
         return self._facts.event.payload
 
     @property
-    def inputs(self) -> Mapping[str, Any]:
-        return MappingProxyType(dict(self._facts.event.inputs))
+    def inputs(self) -> Mapping[str, str]:
+        return MappingProxyType(self._facts.event.inputs)
+
+    def inputs_as(self, of: type[T], /) -> T:
+        return typed_inputs(of, self._facts.event.inputs)
 
     @property
     def git(self) -> Git:
@@ -279,6 +287,12 @@ class FakeCtx:
         return FakeWait(fn, milliseconds(timeout) // max(1, milliseconds(every)) + 1)
 
 
+if TYPE_CHECKING:
+
+    def _is_one(ctx: FakeCtx) -> Ctx:
+        return ctx
+
+
 class FakeLog:
     def __init__(self, lines: list[LogLine]) -> None:
         self._lines = lines
@@ -344,7 +358,7 @@ class FakeArtifacts:
                 target = self._facts.root / into / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.encode() if isinstance(content, str) else content)
-                made.append(str(target))
+                made.append(os.path.relpath(target, self._facts.root))
             return made
 
         return FakePending(download)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         event: Event
         """A push to main if left out."""
         secrets: Mapping[str, str]
-        inputs: Mapping[str, Any]
+        inputs: Mapping[str, str]
         """In the place of the event's."""
         matrix: Mapping[str, str]
         env: Mapping[str, str]

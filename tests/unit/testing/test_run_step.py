@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kici import (
@@ -14,9 +15,12 @@ from kici import (
     Ctx,
     Matrix,
     NoOutput,
+    OtherEvent,
     Output,
     OutputInvalid,
+    PushEvent,
     SecretNotFound,
+    TagEvent,
     WaitTimeout,
     job,
     step,
@@ -223,6 +227,7 @@ def test_what_a_step_tells_can_be_looked_at(tmp_path: Path) -> None:
         await ctx.set_secret_output("KEY", "v")
         await ctx.artifacts.upload("wheel", ["dist/*.whl"])
         (path,) = await ctx.artifacts.download("data", into="in")
+        assert path == "in/a.txt"  # from the checkout, as on an agent
         await ctx.emit("released", {"text": Path(path).read_text()})
         async with ctx.cache("deps-1", "~/.cache/x", restore="deps-") as found:
             ctx.log.info(found.matched_key)
@@ -269,3 +274,17 @@ def test_cancelled_is_seen() -> None:
 
     assert run_step(looks, cancelled="superseded").value == "superseded"
     assert run_step(looks).value == ""
+
+
+class Inputs(msgspec.Struct):
+    replicas: int = 1
+
+
+def test_events_and_inputs_are_typed_as_on_an_agent() -> None:
+    def reads(ctx: Ctx) -> int:
+        assert ctx.event_as(PushEvent).branch == "main"
+        with pytest.raises(OtherEvent):
+            ctx.event_as(TagEvent)
+        return ctx.inputs_as(Inputs).replicas
+
+    assert run_step(reads, inputs={"replicas": "3"}).value == 3
