@@ -6,7 +6,6 @@ What is restored lies over what is there: exactly the paths of the cache are tou
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import platform
 import subprocess
@@ -77,6 +76,8 @@ class CacheFiles:
 
     def _digest(self, globs: Sequence[str]) -> str:
         """Of names and contents; the same on every machine. Of nothing if the globs find nothing."""
+        import hashlib  # late: most jobs start without it
+
         whole = hashlib.sha256()
         for path in sorted(_files_below(self._root)):
             if matches(globs, path):

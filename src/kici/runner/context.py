@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,12 +20,11 @@ from kici.runner import waiting
 from kici.runner.artifacts import Artifacts
 from kici.runner.cache_files import CacheFiles, CacheUse
 from kici.runner.environment import Environment
-from kici.runner.inputs import typed_inputs
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Doing, Options, ShCommand, command
 from kici.runner.transfers import Transfers
 from kici.sdk.caches import Cache, cache
-from kici.sdk.context import AnnotationLevel
+from kici.sdk.context import AnnotationLevel, Ctx
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.errors import SecretNotFound
 from kici.sdk.event_views import EventView, view
@@ -207,6 +206,8 @@ class StepContext:
         return MappingProxyType(self._state.facts.event.inputs)
 
     def inputs_as(self, of: type[T], /) -> T:
+        from kici.runner.inputs import typed_inputs  # late: it lowers the class, which few steps need
+
         return typed_inputs(of, self._state.facts.event.inputs)
 
     @property
@@ -295,6 +296,12 @@ class StepContext:
     def wait_for(self, fn: Callable[[], Any], /, *, every: Duration = "2s", timeout: Duration = "60s") -> Doing[Any]:
         every_s, limit_s = milliseconds(every) / 1000, milliseconds(timeout) / 1000
         return Doing(self.activity, lambda: waiting.wait_for(fn, every_s, limit_s))
+
+
+if TYPE_CHECKING:
+
+    def _is_one(ctx: StepContext) -> Ctx:
+        return ctx
 
 
 class StepLog:

@@ -61,6 +61,7 @@ async def run_group(
                 running.create_task(one(index))
     finally:
         following.cancel()
+        await asyncio.wait((following,))
     # What has shed the mark of its step, and what Python code has started by itself.
     if descendants(os.getpid()):
         await end_descendants(os.getpid(), grace_s=0)

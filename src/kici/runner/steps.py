@@ -99,7 +99,9 @@ class StepRunner:
         retry = locked.retry or Retry(attempts=1)
         attempt, ended = 1, Ended("cancelled", state.cancelled.reason)
         while not (state.cancelled and attempt == 1):
-            ended = self._kept(index, step, await self._acts.perform(index, What(step.fn, step.command), how))
+            done = await self._acts.perform(index, What(step.fn, step.command), how)
+            await self._summarize(index, done)
+            ended = self._kept(index, step, done)
             if attempt == retry.attempts or not self._wants_another(index, step, ended):
                 break
             await self.end(index, ended, attempt=attempt, final=False)
@@ -168,8 +170,6 @@ class StepRunner:
 
     def _kept(self, index: int, step: Step[Any], ended: Ended) -> Ended:
         """With what it returned among the job's outputs."""
-        if ended.written.summary:
-            self._acts.link.send(Summarized(index, ended.written.summary))
         if ended.status != "success":
             return ended
         try:

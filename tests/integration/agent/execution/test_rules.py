@@ -65,3 +65,19 @@ async def test_where_nobody_knows_what_changed_a_step_runs_and_says_so(jobs: Any
     )
     assert ended.status == "success"
     assert "everything counts as changed" in jobs.sink.text
+
+
+async def test_a_rule_that_takes_its_time_does_not_hold_up_a_cancel(jobs: Any) -> None:
+    ended = await jobs.run_whole(
+        """
+        import asyncio
+        async def asks(ctx):
+            print("asking")
+            await asyncio.sleep(60)
+        build = job("build", runs_on="linux", rules=asks, steps=["echo ran"], cleanup="echo cleaned")
+        ci = workflow("ci", jobs=[build])
+        """,
+        cancel_at="asking",
+    )
+    assert (ended.status, ended.error) == ("cancelled", "nobody wants it")
+    assert "ran" not in jobs.sink.text
