@@ -17,7 +17,7 @@ from contextvars import ContextVar
 
 from kici.runner.link import Link
 from kici.runner.processes import libc
-from kici.wire.runner import Output
+from kici.wire.runner import FromRunner, Output
 
 PREPARATION = -1
 PIECE_BYTES = 65_536
@@ -77,6 +77,14 @@ class Capture:
                 index = self._first()
             for start in range(0, len(data), PIECE_BYTES):
                 self._link.send(Output(index, data[start : start + PIECE_BYTES]))
+
+    def tell(self, index: int, message: FromRunner) -> bool:
+        """Send what a step tells, if it still runs: the host takes nothing from one that has ended. False if not."""
+        with self._lock:
+            if index not in self._running:
+                return False
+            self._link.send(message)
+            return True
 
     def say(self, text: str) -> None:
         """Lines of our own."""

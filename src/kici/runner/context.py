@@ -151,13 +151,13 @@ class StepContext:
             raise ValueError(f"level is {level!r}: it is notice, warning or error")
         place = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
         print(f"[{level}] {place}{message}")  # noqa: T201
-        self._state.tell(
+        self.activity.tell(
             Annotated(self.activity.index, level, str(message), os.fspath(file) if file else "", line or 0)
         )
 
     def summary(self, markdown: str, /) -> None:
         for start in range(0, len(markdown), _PIECE_CHARS):
-            self._state.tell(Summarized(self.activity.index, markdown[start : start + _PIECE_CHARS]))
+            self.activity.tell(Summarized(self.activity.index, markdown[start : start + _PIECE_CHARS]))
 
     # ── environment and secrets ───────────────────────────────────────────────────────────────────────────────────────
 

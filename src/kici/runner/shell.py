@@ -19,7 +19,7 @@ from kici.runner.link import Link
 from kici.sdk.context import Result
 from kici.sdk.durations import Duration, milliseconds
 from kici.sdk.errors import CommandFailed, CommandInvalid, OutputInvalid
-from kici.wire.runner import Output
+from kici.wire.runner import FromRunner, Output
 
 T = TypeVar("T")
 _SHELLS = {"bash": ("bash", "-euo", "pipefail", "-c"), "sh": ("sh", "-eu", "-c")}
@@ -53,6 +53,11 @@ class Activity:
         self._blocking: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[None]] = set()
         self._stopped = ""
+
+    def tell(self, message: FromRunner) -> None:
+        """Raises `RuntimeError` when the step has ended, and code of it still runs."""
+        if not self._capture.tell(self.index, message):
+            raise RuntimeError("the step has ended: what is told now would stand with no step")
 
     async def log(self, data: bytes) -> None:
         if self._capture.is_running(self.index):

@@ -47,3 +47,28 @@ async def test_waiting_asks_again_until_there_is_something(jobs: Any) -> None:
     assert "yes 3" in jobs.sink.text
     assert ended.status == "failed"
     assert "was not ready within 0.1 s" in ended.error
+
+
+async def test_what_code_tells_that_outlives_its_step_is_refused_and_fails_nothing(jobs: Any) -> None:
+    ended = await jobs.run_whole(
+        """
+        import threading
+        over, refused = threading.Event(), threading.Event()
+        def late(ctx):
+            over.wait(30)
+            try:
+                ctx.summary("too late")
+            except RuntimeError:
+                refused.set()
+        @step
+        def first(ctx):
+            threading.Thread(target=late, args=(ctx,), daemon=True).start()
+        @step
+        def second(ctx):
+            over.set()
+            assert refused.wait(30)
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[first, second])])
+        """
+    )
+    assert ended.status == "success", ended.error
+    assert jobs.sink.summaries == []
