@@ -48,6 +48,7 @@ def test_authors_imports_need_msgspec_alone() -> None:
     assert {name for name in found if name.startswith("kici") and not name.startswith("kici.sdk")} == {
         "kici",
         "kici.errors",
+        "kici.nearest",
     }
 
 
@@ -59,3 +60,8 @@ def test_kici_itself_loads_no_sdk() -> None:
 def test_a_compile_needs_neither_asyncio_nor_the_sdk() -> None:
     found = imported("import kici.compiler.compile, kici.compiler.check, kici.compiler.drift")
     assert found & {"asyncio", "httpx", "rich", "kici.sdk.workflows", "kici.runner"} == set()
+
+
+def test_a_local_run_does_not_load_the_sdk_beside_its_runner() -> None:
+    found = imported("import kici.cli.local.session, kici.cli.local.run, kici.cli.local.report")
+    assert not any(name.startswith("kici.sdk") for name in found)
