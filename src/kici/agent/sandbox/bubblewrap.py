@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
-from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable
+from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
 
@@ -164,6 +164,9 @@ class WrappedBox:
     def path(self, host: Path) -> str:
         inside = host.relative_to(self._root)
         return f"{WORK}/{inside}" if inside.parts else WORK
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def last_words(self) -> str:
         return self._started.words.text()

@@ -44,6 +44,26 @@ class SandboxUnavailable(KiciError):
     status = 503
 
 
+class Limits(Struct, frozen=True):
+    """What all processes of a box may use together; None = as much as there is."""
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    """Of processor time per second: 0.5 is half of one core."""
+    pids: int | None = None
+    """Processes and threads."""
+
+
+class Usage(Struct, frozen=True):
+    """What a box has used so far, or had used when it ended. None = nobody could count it here."""
+
+    peak_memory_bytes: int | None = None
+    """Without the page cache."""
+    out_of_memory_kills: int | None = None
+    refused_processes: int | None = None
+    """How often a process or thread was one too many."""
+
+
 class BoxSpec(Struct, frozen=True):
     slot: int
     """From 0. Two boxes that live at the same time differ in it."""
@@ -51,6 +71,7 @@ class BoxSpec(Struct, frozen=True):
     """Absolute; has `src/` (checkout), `kici/` (verified `.kici`), `tmp/`, `home/`."""
     network: bool = True
     """False = a network namespace of its own, without any interface but loopback."""
+    limits: Limits = Limits()
 
 
 class Box(Protocol):
@@ -64,6 +85,9 @@ class Box(Protocol):
 
     def path(self, host: Path) -> str:
         """Where a file of `root` stands as seen from inside."""
+
+    def usage(self) -> Usage:
+        """At any time, also after `kill`."""
 
     def last_words(self) -> str:
         """What was written to standard error before the runner took it over: why a start failed."""

@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 
 from kici.agent import process_tree
-from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable
+from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 
@@ -60,6 +60,9 @@ class PlainBox:
 
     def path(self, host: Path) -> str:
         return str(host)
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def last_words(self) -> str:
         return self._started.words.text()
