@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kici.engine.plan import Plan, PlannedJob
     from kici.engine.triggers import Decision
 
+_CALLED = {"schedule": "a schedule", "manual": "a start by hand"}
+
 
 @click.command()
 @click.option(
@@ -122,9 +124,8 @@ def _hint(kind: str, event: Event, workflows: Sequence[LockWorkflow]) -> str:
     able = [one.name for one in workflows if any(event_words.kind_of(trigger) == kind for trigger in one.triggers)]
     if not able:
         return f"no workflow has {kind}() among its triggers"
-    return f"a {kind} is for one workflow: add --workflow {able[0]}" + (
-        f" (or {', '.join(able[1:])})" if able[1:] else ""
-    )
+    others = f" (or {', '.join(able[1:])})" if able[1:] else ""
+    return f"{_CALLED[kind]} is for one workflow: add --workflow {able[0]}{others}"
 
 
 def _planned(workflow: LockWorkflow, trigger: int, event: Event) -> Plan:
