@@ -17,7 +17,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import quote, quote_plus
 
 from kici.wire.runner import MIN_SECRET_BYTES
@@ -30,7 +30,7 @@ _WRAPS = (64, 76)
 """Columns at which PEM writers and `base64` break lines."""
 _STRUCTURE = b"{}[]()<>,;:\"' \t"
 """A line made of nothing else is no secret, but part of many logs."""
-_PLAIN_IN_SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./\n-]")
+_SPECIAL_IN_SHELL = re.compile(r"""[ !"$&'()*,;<>?\[\\\]^`{|}]|^#|(?:^|(?<=[=:]))~""")
 _C_ESCAPES = {"\a": "\\a", "\b": "\\b", "\x1b": "\\E", "\f": "\\f", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\n": "\\n"}
 
 
@@ -82,18 +82,23 @@ def _in_shell(text: str) -> Iterator[str]:
     yield text.replace("'", "'\\''")  # bash, of what stands between single quotation marks
     yield text.replace("'", "'\"'\"'")  # Python's shlex
     yield re.sub(r'([$`"\\!])', r"\\\1", text)  # between double ones
-    yield _PLAIN_IN_SHELL.sub(lambda found: "\\" + found.group(), text)
-    yield "".join(_in_dollar_quotes(text))
+    yield _SPECIAL_IN_SHELL.sub(r"\\\g<0>", text)
+    for plain in (str.isprintable, _is_ascii):
+        yield "".join(_in_dollar_quotes(text, plain))
 
 
-def _in_dollar_quotes(text: str) -> Iterator[str]:
+def _is_ascii(character: str) -> bool:
+    return " " <= character <= "~"
+
+
+def _in_dollar_quotes(text: str, is_plain: Callable[[str], bool]) -> Iterator[str]:
     """Bash's `$'…'`, which it prints where there is something that a terminal would not show."""
     for character in text:
         if character in _C_ESCAPES:
             yield _C_ESCAPES[character]
         elif character in "'\\":
             yield "\\" + character
-        elif character.isprintable():
+        elif is_plain(character):
             yield character
         else:
             yield "".join(f"\\{byte:03o}" for byte in character.encode(errors="replace"))
