@@ -26,6 +26,7 @@ from kici.errors import KiciError
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import (
     MAX_BYTES,
+    MAX_SECRET_CHARS,
     Annotated,
     ArtifactBegin,
     ArtifactData,
@@ -62,7 +63,6 @@ RULE_S = 60.0
 LAST_S = 1.0
 """For reading what a dead runner has said."""
 MAX_OUTPUT_BYTES = 65_536
-_MAX_MASK_CHARS = 65_536
 _MAX_MASKS = 10_000
 
 
@@ -273,7 +273,7 @@ class Execution:
             case StepEnded():
                 await self._step_ended(message)
             case Mask(value):
-                self._check(len(value) <= _MAX_MASK_CHARS, f"a value of {len(value):,} characters to mask")
+                self._check(len(value) <= MAX_SECRET_CHARS, f"a value of {len(value):,} characters to mask")
                 self._count_mask()
                 self._sink.mask(value)
             case Annotated(index, level, text, file, line):

@@ -25,6 +25,7 @@ from kici.agent.masking import Secrets
 from kici.agent.outbox import Frame, Outbox
 from kici.agent.reporter import Reporter
 from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.secret_forms import is_too_short
 from kici.agent.settings import Settings
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
@@ -36,7 +37,7 @@ from kici.engine.lockfile import PATH
 from kici.errors import KiciError
 from kici.wire.agent import AttemptRef, Dispatch, JobAccepted, JobStatusChanged
 from kici.wire.context import JobContext
-from kici.wire.runner import JobEnded, Start
+from kici.wire.runner import MIN_SECRET_BYTES, JobEnded, Start
 
 log = structlog.get_logger(__name__)
 
@@ -188,8 +189,12 @@ class Job:
 
     async def _context(self) -> JobContext:
         known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings))
-        for value in known.secrets.values():
+        for name, value in known.secrets.items():
             self._secrets.add(value)
+            if value and is_too_short(value):
+                self._reporter.say(
+                    f"secret {name} is too short to be hidden: give it at least {MIN_SECRET_BYTES} bytes"
+                )
         return known
 
     async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:

@@ -25,9 +25,13 @@ from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
+from kici.agent.trash import Trash
 from kici.errors import KiciError
 
 log = structlog.get_logger(__name__)
+
+REMOVE_S = 10.0
+"""At the end, for removing what jobs have left. The next agent removes the rest."""
 
 USAGE = """usage: kici-agent [--version] [--help]
 
@@ -84,12 +88,19 @@ async def serve(settings: Settings) -> None:
     )
     attempts = Attempts(identity, shop)
     connection = Connection(settings.websocket_url, attempts, outbox, silence)
-    attempts.on_change = connection.beat
+    trash = Trash(settings.work_dir)
+
+    def changed() -> None:
+        trash.wake()
+        connection.beat()
+
+    attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(connection.run()), group.create_task(attempts.run())]
+            services = [group.create_task(service.run()) for service in (connection, attempts, trash)]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
+            await trash.settle(REMOVE_S)
             for service in services:
                 service.cancel()
     except ExceptionGroup as errors:

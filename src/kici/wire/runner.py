@@ -16,6 +16,9 @@ from kici.wire.codec import Codec
 from kici.wire.context import JobContext
 
 MAX_BYTES = 4 * 1024 * 1024
+MIN_SECRET_BYTES = 3
+"""A shorter value cannot be hidden: half of every log would go with it."""
+MAX_SECRET_CHARS = 65_536
 FD = 3
 """Descriptor number of the socket inside the runner."""
 
@@ -106,7 +109,7 @@ class Output(Message, frozen=True, tag="output"):
 
 
 class Mask(Message, frozen=True, tag="mask"):
-    """Hide this value in everything that follows."""
+    """Hide this value in everything that follows. One shorter than `MIN_SECRET_BYTES` hides nothing."""
 
     value: str
 

@@ -68,15 +68,13 @@ async def test_what_a_quiet_command_writes_is_shown_nowhere(jobs: Jobs) -> None:
 
 
 async def test_secrets_are_hidden_in_last_lines_and_sentence(jobs: Jobs) -> None:
-    ended = await jobs.run_whole(
-        """
+    ended = await jobs.run_whole("""
         @job(runs_on="linux")
         async def build(ctx: Ctx) -> None:
             ctx.mask("hunter2-hunter2")
-            await ctx.sh("for i in 1 2 3; do cat secret; done; exit 1", cwd=ctx.sh("pwd").text and ".", env={})
+            await ctx.sh("for i in 1 2 3; do echo is hunter2-hunter2; done; exit 1")
         ci = workflow("ci", jobs=[build])
-    """.replace("cat secret", "printf 'is %s\\\\n' hunter2-hunter2")
-    )
+    """)
     step = jobs.sink.ended[0]
     assert step.last_lines == "is ***\nis ***\nis ***"
     assert "its last output: is ***" in step.error
