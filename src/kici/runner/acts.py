@@ -256,14 +256,25 @@ async def _call(what: What, context: StepContext) -> Any:
 
 
 async def _in_thread(function: Callable[[Any], Any], context: StepContext) -> Any:
-    """Unlike `asyncio.to_thread`, being cancelled does not pretend that the thread has ended: nothing can end it."""
+    """Unlike `asyncio.to_thread`, being cancelled does not pretend that the thread has ended: nothing can end it.
+
+    What it returns to be awaited is then not begun any more.
+    """
     running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, _without_exit, function, context)
+    cancelled = False
     while True:
         try:
-            return await asyncio.shield(running)
+            value = await asyncio.shield(running)
         except asyncio.CancelledError:
             if running.done():
                 raise
+            cancelled = True
+            continue
+        if cancelled and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise asyncio.CancelledError
+        return value
 
 
 def _without_exit(function: Callable[[Any], Any], context: StepContext) -> Any:
