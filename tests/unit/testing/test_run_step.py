@@ -22,10 +22,11 @@ from kici import (
     SecretNotFound,
     TagEvent,
     WaitTimeout,
+    WorkflowCompleteEvent,
     job,
     step,
 )
-from kici.testing import Call, FakeShell, Reply, UnexpectedCommand, dispatch_event, needed, run_step
+from kici.testing import Call, FakeShell, Reply, UnexpectedCommand, dispatch_event, event, needed, run_step
 
 
 @dataclass
@@ -274,6 +275,15 @@ def test_cancelled_is_seen() -> None:
 
     assert run_step(looks, cancelled="superseded").value == "superseded"
     assert run_step(looks).value == ""
+
+
+def test_a_step_that_the_end_of_a_workflow_starts_is_tried_with_that_event() -> None:
+    def reads(ctx: Ctx) -> str:
+        ended = ctx.event_as(WorkflowCompleteEvent)
+        return f"{ended.workflow} {ended.status} {ended.commit}"
+
+    ended = event("workflow_complete", workflow="ci", state="failed", commit="c1")
+    assert run_step(reads, event=ended).value == "ci failed c1"
 
 
 class Inputs(msgspec.Struct):
