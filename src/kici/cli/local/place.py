@@ -81,7 +81,7 @@ class Places:
     def _make(self) -> Place:
         number = next(self._numbers)
         root = Path(tempfile.mkdtemp(prefix=f"job-{number}-", dir=self._base))
-        for name in ("src", "kici", "tmp", "home"):
+        for name in ("src", "kici", "packages", "tmp", "home"):
             (root / name).mkdir()
         sink = Sink(self._terminal, self._hidden, self._shelf, self._caches)
         execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root), sink=sink)
