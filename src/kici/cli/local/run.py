@@ -122,7 +122,7 @@ class LocalRun:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
             ended = await place.execution.run(self._start(job, place))
-            job.outputs = ended.outputs
+            job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
             job.end(JobStatus(ended.status), ended.error)
         except* KiciError as errors:

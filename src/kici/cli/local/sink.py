@@ -44,6 +44,8 @@ class Sink:
     async def step_ended(self, ended: StepEnded) -> None:
         step = self.job.steps[ended.index]
         step.status, step.exit_code, step.error, step.ended = ended.status, ended.exit_code, ended.error, time.time()
+        step.reason, step.signal, step.last_lines = ended.reason, ended.signal, ended.last_lines
+        step.peak_memory_bytes = ended.peak_memory_bytes
         if ended.index in self._logs:
             self._logs.pop(ended.index).end()
         remarks = self._remarks.pop(ended.index, None)
@@ -55,6 +57,9 @@ class Sink:
         if index not in self._logs:
             self._logs[index] = self._terminal.log(self.job, self._beside_others(index))
         self._logs[index].write(data)
+
+    def hide(self, text: str) -> str:
+        return str(self._hidden.clean(text))
 
     def mask(self, value: str) -> None:
         self._hidden.add(value)
