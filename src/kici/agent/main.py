@@ -16,6 +16,7 @@ from kici import settings_names
 from kici.agent import facts, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
+from kici.agent.dependencies import Dependencies, clear_unfinished
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
@@ -46,6 +47,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_WORK_DIR            where jobs run
+  KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
 
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):
+            clear_unfinished(settings.work_dir)
             asyncio.run(serve(settings))
     except KiciError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -83,7 +86,8 @@ async def serve(settings: Settings) -> None:
         log.warning("jobs are less protected than they could be", missing=choice.fallback)
     silence = Silence()
     outbox = Outbox(silence.clock)
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    dependencies = Dependencies(settings, sandboxed=choice.sandbox.name != "none")
+    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots), dependencies)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),

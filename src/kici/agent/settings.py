@@ -37,6 +37,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of one step."""
     min_free_bytes: int = 200 * 1024 * 1024
     """With less in `work_dir` no job is taken."""
+    dependency_builds: bool = False
+    """Packages of workflows without a wheel are built, which runs their code."""
+    dependency_cache_bytes: int = 5 * 1024**3
+    """Of installed packages of workflows, and uv's caches, together."""
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
     die_with_parent: bool = False
