@@ -17,25 +17,28 @@ import structlog
 from msgspec import Struct
 
 from kici.agent import checkout, context, environment, facts, verify_kici, workspace
+from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
-from kici.agent.errors import AgentError, DiskFull, PreparationFailed, is_disk_full
+from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
 from kici.agent.execution import Execution
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
 from kici.agent.outbox import Frame, Outbox
 from kici.agent.reporter import Reporter
 from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.secret_forms import is_too_short
 from kici.agent.settings import Settings
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
 from kici.agent.workspace import Owner, Workspace
 from kici.engine import evaluation, timeouts
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import JobStatus, StepStatus
 from kici.engine.lockfile import PATH
 from kici.errors import KiciError
 from kici.wire.agent import AttemptRef, Dispatch, JobAccepted, JobStatusChanged
 from kici.wire.context import JobContext
-from kici.wire.runner import JobEnded, Start
+from kici.wire.runner import MIN_SECRET_BYTES, JobEnded, Start
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +60,7 @@ class Workshop(Struct, frozen=True):
     outbox: Outbox
     silence: Silence
     slots: Slots
+    dependencies: Dependencies
 
 
 class NotOurs(AgentError):
@@ -88,6 +92,7 @@ class Job:
         self._cancelled = ""
         self._silenced = False
         self._withdrawn = False
+        self._has_packages = False
         self.reported: Frame | None = None
         """The frame that tells the end."""
 
@@ -140,7 +145,7 @@ class Job:
             if not limit.expired():
                 raise
             if not self._is_stopped() and self._limit_ms:
-                return self._failed_early(PreparationFailed(timeouts.of_job(self._limit_ms)))
+                return self._failed_early(PreparationTimeout(timeouts.of_job(self._limit_ms)))
             prepared = None
         except PreparationFailed as error:
             return self._failed_early(error)
@@ -187,8 +192,12 @@ class Job:
 
     async def _context(self) -> JobContext:
         known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings))
-        for value in known.secrets.values():
+        for name, value in known.secrets.items():
             self._secrets.add(value)
+            if value and is_too_short(value):
+                self._reporter.say(
+                    f"secret {name} is too short to be hidden: give it at least {MIN_SECRET_BYTES} bytes"
+                )
         return known
 
     async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:
@@ -202,6 +211,7 @@ class Job:
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
+        self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
         if locked.job.checkout:
             await checkout.work_tree(git, space, wanted.sha)
             self._reporter.say(f"checked out {wanted.sha}")
@@ -228,6 +238,7 @@ class Job:
                 tmp=inside(space.tmp),
             ),
             tmp=inside(space.tmp),
+            packages=inside(space.packages) if self._has_packages else "",
         )
 
     async def _execute(self, prepared: _Prepared) -> JobStatusChanged:
@@ -265,12 +276,12 @@ class Job:
     def _stopped_early(self) -> JobStatusChanged:
         if self._withdrawn:
             raise NotOurs("withdrawn")
-        self._reporter.not_prepared(self._cancelled, StepStatus.CANCELLED)
-        return self._ending(JobStatus.CANCELLED, self._cancelled)
+        self._reporter.not_prepared(self._cancelled, StepStatus.CANCELLED, Reason.CANCELLED)
+        return self._ending(JobStatus.CANCELLED, self._cancelled, JobEnded("", reason=Reason.CANCELLED))
 
     def _failed_early(self, error: PreparationFailed) -> JobStatusChanged:
-        self._reporter.not_prepared(str(error), StepStatus.FAILED)
-        return self._ending(JobStatus.FAILED, str(error), before_user_code=True)
+        self._reporter.not_prepared(str(error), StepStatus.FAILED, error.reason)
+        return self._ending(JobStatus.FAILED, str(error), JobEnded("", reason=error.reason), before_user_code=True)
 
     def _ended(self, ended: JobEnded, limit: int) -> JobStatusChanged:
         size = len(msgspec.msgpack.encode(ended.outputs))
@@ -278,29 +289,38 @@ class Job:
             return self._ending(
                 JobStatus.FAILED,
                 f"the steps' outputs have {size:,} bytes; the limit is {limit:,}: use an artifact",
+                msgspec.structs.replace(ended, outputs={}, reason=Reason.ERROR),
             )
         error = ended.error or (self._cancelled if ended.status == JobStatus.CANCELLED else "")
-        return self._ending(JobStatus(ended.status), error, outputs=ended)
+        return self._ending(JobStatus(ended.status), error, ended)
 
     def _ending(
-        self, status: JobStatus, error: str, *, outputs: JobEnded | None = None, before_user_code: bool = False
+        self, status: JobStatus, error: str, ended: JobEnded, *, before_user_code: bool = False
     ) -> JobStatusChanged:
         left_open = _LEFT_OPEN.get(status, StepStatus.FAILED)
-        self._reporter.close(left_open, "" if left_open is StepStatus.SUCCESS else error)
+        told = ("", "") if left_open is StepStatus.SUCCESS else (error, ended.reason)
+        self._reporter.close(left_open, *told)
         return JobStatusChanged(
             job_id=self.ref.job_id,
             attempt=self.ref.attempt,
             status=status,
             at_ms=self._reporter.now_ms(),
             error=self._reporter.clean(error),
-            outputs=self._secrets.mask_all(outputs.outputs) if outputs else {},
+            outputs=self._secrets.mask_all(ended.outputs),
             failed_before_user_code=before_user_code,
+            reason=ended.reason,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            peak_memory_bytes=ended.peak_memory_bytes,
         )
 
     def fail(self, error: str) -> None:
         """The agent itself has made a mistake: the job must not hang because of it."""
         if not self._withdrawn and self.reported is None:
-            self._report(self._ending(JobStatus.FAILED, error, before_user_code=self._execution is None))
+            early = self._execution is None
+            self._report(
+                self._ending(JobStatus.FAILED, error, JobEnded("", reason=Reason.RUNNER), before_user_code=early)
+            )
 
     def _report(self, ended: JobStatusChanged) -> None:
         log.info("job ended", status=ended.status, error=ended.error)

@@ -16,6 +16,7 @@ from kici import settings_names
 from kici.agent import facts, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
+from kici.agent.dependencies import Dependencies, clear_unfinished
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
@@ -25,9 +26,13 @@ from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
 from kici.agent.slots import Slots
+from kici.agent.trash import Trash
 from kici.errors import KiciError
 
 log = structlog.get_logger(__name__)
+
+REMOVE_S = 10.0
+"""At the end, for removing what jobs have left. The next agent removes the rest."""
 
 USAGE = """usage: kici-agent [--version] [--help]
 
@@ -38,9 +43,11 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_ID            default: <hostname>-<8 hex digits>
   KICI_LABELS              comma list
   KICI_AGENT_SLOTS         jobs side by side (1)
-  KICI_SANDBOX             auto, true, false (auto)
+  KICI_SANDBOX             auto, bubblewrap, container, none (auto)
+  KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_WORK_DIR            where jobs run
+  KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
 
@@ -61,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):
+            clear_unfinished(settings.work_dir)
             asyncio.run(serve(settings))
     except KiciError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -72,24 +80,34 @@ async def serve(settings: Settings) -> None:
     """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
-    choice = choose(settings.sandbox)
+    choice = choose(settings.sandbox, settings.sandbox_profile)
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
+    if choice.fallback:
+        log.warning("jobs are less protected than they could be", missing=choice.fallback)
     silence = Silence()
     outbox = Outbox(silence.clock)
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    dependencies = Dependencies(settings, sandboxed=choice.sandbox.name != "none")
+    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots), dependencies)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
-        facts=facts.facts(choice.sandbox.name),
+        facts=facts.facts(choice),
     )
     attempts = Attempts(identity, shop)
     connection = Connection(settings.websocket_url, attempts, outbox, silence)
-    attempts.on_change = connection.beat
+    trash = Trash(settings.work_dir)
+
+    def changed() -> None:
+        trash.wake()
+        connection.beat()
+
+    attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(connection.run()), group.create_task(attempts.run())]
+            services = [group.create_task(service.run()) for service in (connection, attempts, trash)]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
+            await trash.settle(REMOVE_S)
             for service in services:
                 service.cancel()
     except ExceptionGroup as errors:

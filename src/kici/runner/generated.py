@@ -40,12 +40,11 @@ async def made_again(workflow: Workflow, start: Start, acts: Acts) -> Found | En
     ended = await acts.perform(0, What(lambda ctx: ask.jobs_of(generator, ctx), None), how)
     if ended.status != "success":
         said = ended.error if ended.status == "cancelled" else f"generator {generator.name!r} failed: {ended.error}"
-        return Ended(ended.status, said, exception=ended.exception)
+        return replace(ended, error=said)
     jobs = ended.value
     job = next((one for one in jobs if one.name == start.job.name), None)
     if job is None:
         return _refused(
-            acts,
             Dropped(
                 f"generator {generator.name!r} does not make job {start.job.name!r} any more: let it depend on nothing"
                 " but ctx and the checkout"
@@ -53,7 +52,6 @@ async def made_again(workflow: Workflow, start: Start, acts: Acts) -> Found | En
         )
     if ask.shape(lowered_job(job, workflow, ask.locator(start.kici_dir))) != ask.shape(start.job):
         return _refused(
-            acts,
             Differs(
                 f"generator {generator.name!r} makes job {job.name!r} with other steps than before: let it depend on"
                 " nothing but ctx and the checkout"
@@ -62,6 +60,5 @@ async def made_again(workflow: Workflow, start: Start, acts: Acts) -> Found | En
     return Found(replace(workflow, jobs=(*workflow.jobs, *jobs)), job)
 
 
-def _refused(acts: Acts, error: KiciError) -> Ended:
-    acts.say(0, str(error))
+def _refused(error: KiciError) -> Ended:
     return Ended("failed", str(error), exception=error)

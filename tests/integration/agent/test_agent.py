@@ -178,6 +178,17 @@ async def test_without_its_context_a_job_does_not_start(bench: Bench) -> None:
     assert not bench.mark.exists()
 
 
+async def test_a_secret_that_is_too_short_to_be_hidden_is_named(bench: Bench) -> None:
+    repository = bench.repository("true")
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository, secrets={"PIN": "42", "EMPTY": "", "LONG": "enough"}))
+        said = await bench.orchestrator.log(JOB, -1, "checked out")
+        await bench.orchestrator.end(JOB)
+    assert "secret PIN is too short to be hidden: give it at least 3 bytes" in said
+    assert "EMPTY" not in said
+    assert "LONG" not in said
+
+
 async def test_secrets_never_reach_a_log_a_status_or_our_own_log(bench: Bench) -> None:
     secret = "hunter2-hunter2"
     repository = bench.repository(

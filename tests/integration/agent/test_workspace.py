@@ -23,28 +23,6 @@ async def test_directories_belong_to_the_slot_and_the_verified_code_to_the_agent
     assert not space.root.exists()
 
 
-async def test_nothing_is_left_however_a_job_has_left_it(base: Path) -> None:
-    outside = base / "outside"
-    outside.mkdir()
-    (outside / "kept").touch()
-    async with asyncio.timeout(60), workspace.opened(base, 0, "job", OWNER) as space:
-        (space.src / "link").symlink_to(outside)
-        (space.src / "locked").mkdir()
-        (space.src / "locked" / "file").touch()
-        (space.src / "locked").chmod(0o500)
-        (space.src / "closed").mkdir(mode=0)
-        (space.src / "\udcff\n").touch()
-        here = os.open(space.src, os.O_RDONLY)
-        for _ in range(1_500):
-            os.mkdir("deep", dir_fd=here)
-            below = os.open("deep", os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = below
-        os.close(here)
-    assert not space.root.exists()
-    assert (outside / "kept").exists()
-
-
 async def test_what_a_killed_agent_has_left_is_removed_when_the_next_starts(base: Path) -> None:
     with workspace.claim(base / "work"):
         (base / "work/slot-0/job-1-0000").mkdir(parents=True)

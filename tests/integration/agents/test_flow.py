@@ -202,13 +202,13 @@ async def test_a_cancellation_reaches_the_agent_and_again_after_a_reconnect(here
         build = await agent.expect(Dispatch)
         await agent.begin(build)
         async with here.pool.acquire() as db, db.transaction():
-            result = await cancel_run(db, made.run_id, by="me", reason="run cancelled via API", force=False)
+            result = await cancel_run(db, made.run_id, by="me", reason="cancelled by me", force=False)
         assert (result.status, result.cancelled_jobs) == ("cancelling", 1)
         result.wakes.send(here.notifier)
-        assert await agent.expect(Cancel) == Cancel(build.job_id, 1, "run cancelled via API")
+        assert await agent.expect(Cancel) == Cancel(build.job_id, 1, "cancelled by me")
         await agent.drop()
         await agent.connect([AttemptRef(build.job_id, 1)])
-        assert await agent.expect(Cancel, 2) == Cancel(build.job_id, 1, "run cancelled via API")
+        assert await agent.expect(Cancel, 2) == Cancel(build.job_id, 1, "cancelled by me")
         async with here.pool.acquire() as db, db.transaction():
             result = await cancel_run(db, made.run_id, by="me", reason="again", force=True)
         result.wakes.send(here.notifier)
@@ -217,7 +217,7 @@ async def test_a_cancellation_reaches_the_agent_and_again_after_a_reconnect(here
         run = await made.run()
         assert (run["status"], run["failure_reason"], run["cancelled_by"]) == (
             "cancelled",
-            "run cancelled via API",
+            "cancelled by me",
             "me",
         )
 

@@ -225,7 +225,7 @@ def test_what_a_step_tells_can_be_looked_at(tmp_path: Path) -> None:
         ctx.annotate("warning", "long line", file="a.py", line=3)
         ctx.summary("# Done\n")
         ctx.mask("hidden")
-        await ctx.set_secret_output("KEY", "v")
+        await ctx.set_secret_output("KEY", "value")
         await ctx.artifacts.upload("wheel", ["dist/*.whl"])
         (path,) = await ctx.artifacts.download("data", into="in")
         assert path == "in/a.txt"  # from the checkout, as on an agent
@@ -241,7 +241,7 @@ def test_what_a_step_tells_can_be_looked_at(tmp_path: Path) -> None:
     assert [(one.level, one.message, one.file, one.line) for one in ran.annotations] == [
         ("warning", "long line", "a.py", 3)
     ]
-    assert (ran.summary, told.masked, told.secret_outputs) == ("# Done\n", ["hidden"], {"KEY": "v"})
+    assert (ran.summary, told.masked, told.secret_outputs) == ("# Done\n", ["hidden"], {"KEY": "value"})
     assert told.uploaded == {"wheel": ("dist/*.whl",)}
     assert told.emitted == [("released", {"text": "hello"})]
     assert ran.env["PATH"].startswith(str(tmp_path / "bin"))

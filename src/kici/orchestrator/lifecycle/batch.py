@@ -8,6 +8,7 @@ from typing import TypeVar
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
 from kici.orchestrator.lifecycle import accept, end, requeue, steps, told
 from kici.orchestrator.lifecycle.deadlines import ends_as
+from kici.orchestrator.lifecycle.ending import JobFacts
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, in_free_scopes
@@ -177,11 +178,15 @@ class Batch:
             step_attempt=frame.step_attempt,
             started_at_ms=correct(started) if started else None,
             completed_at_ms=correct(frame.at_ms) if ended else None,
-            exit_code=frame.exit_code,
+            exit_code=told.code_within_limits(frame.exit_code),
             error=_error(frame),
             log_chunks=frame.log_chunks if ended else None,
             annotations=told.within_limits(frame.annotations) if ended else (),
             summary=told.summary_within_limits(frame.summary) if ended else "",
+            reason=told.word_within_limits(frame.reason) if ended else "",
+            signal=told.word_within_limits(frame.signal) if ended else "",
+            last_lines=told.lines_within_limits(frame.last_lines) if ended else "",
+            peak_memory_bytes=told.bytes_within_limits(frame.peak_memory_bytes) if ended else None,
         )
 
     async def _begin_cancelling(self, db: Db) -> None:
@@ -265,6 +270,12 @@ def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
         outputs=storable.json(frame.outputs) if frame.outputs else None,
         init_failure=early if frame.failed_before_user_code else None,
         reported=True,
+        facts=JobFacts(
+            "" if job.timed_out else told.word_within_limits(frame.reason),
+            told.code_within_limits(frame.exit_code),
+            told.word_within_limits(frame.signal),
+            told.bytes_within_limits(frame.peak_memory_bytes),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import (
     TERMINAL_STEP,
     JobStatus,
@@ -84,6 +85,7 @@ async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
             locked.jobs[one.job_id].attempt,
             *_WITH_JOB.get(one.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
             one.error,
+            one.reason,
         )
         for one in endings
     ]
@@ -95,7 +97,7 @@ async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
 async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """End the steps of attempts that were lost (job → why): another attempt has steps of its own."""
     settlements = [
-        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
+        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why, Reason.INFRA_LOST)
         for job_id, why in lost.items()
     ]
     await _compact_cut(db, locked, (await attempts.end(db, [], settlements)).settled)

@@ -88,7 +88,7 @@ async def accept(
         update execution_jobs j
            set status = 'running', attempt = a.attempt, session_id = a.session_id, agent_id = a.agent_id,
                started_at = now(), log_hour = date_trunc('hour', now()), user_code_began = false,
-               recovery_deadline = null, report_deadline = null, error_message = null,
+               recovery_deadline = null, report_deadline = null, error_message = null, reason = null,
                deadline = now() + make_interval(secs => $7 + (
                  coalesce((j.definition ->> 'timeoutMs')::float8, $6::float8)
                  + coalesce((j.definition ->> 'gracePeriodMs')::float8, 30000)) / 1000)
@@ -119,13 +119,17 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
                  duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
                  error_message = coalesce(nullif(e.error, ''),
                                           case when e.status = 'cancelled' then j.error_message end),
+                 reason = nullif(e.reason, ''), exit_code = e.exit_code, signal = nullif(e.signal, ''),
+                 peak_memory_bytes = e.peak_memory_bytes,
                  outputs = coalesce(e.outputs, j.outputs),
                  init_failure = coalesce(e.init_failure, j.init_failure),
                  session_id = case when e.reported then j.session_id end,
                  user_code_began = j.user_code_began or e.user_code_began,
                  recovery_deadline = null, report_deadline = null, cancel_deadline = null
-            from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[], $7::bool[])
-                   as e (job_id, status, error, outputs, init_failure, reported, user_code_began)
+            from unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::bool[], $7::bool[],
+                        $14::text[], $15::int[], $16::text[], $17::bigint[])
+                   as e (job_id, status, error, outputs, init_failure, reported, user_code_began, reason, exit_code,
+                         signal, peak_memory_bytes)
            where j.job_id = e.job_id
           returning j.job_id, j.run_id
         ), gone as (
@@ -135,9 +139,10 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
              set status = case when was.status = 'running' then e.running else e.pending end,
                  completed_at = now(),
                  duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
-                 error_message = case when was.status = 'running' then nullif(e.error, '') end
-            from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[])
-                   as e (job_id, attempt, running, pending, error)
+                 error_message = case when was.status = 'running' then nullif(e.error, '') end,
+                 reason = case when was.status = 'running' then nullif(e.reason, '') end
+            from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[])
+                   as e (job_id, attempt, running, pending, error, reason)
            cross join lateral (
              select id, status from execution_steps
               where job_id = e.job_id and attempt <= greatest(e.attempt, 1) and status in ('pending', 'running')
@@ -165,6 +170,11 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
         [str(one.running) for one in settlements],
         [str(one.pending) for one in settlements],
         [one.error for one in settlements],
+        [one.reason for one in settlements],
+        [one.reason for one in endings],
+        [one.exit_code for one in endings],
+        [one.signal for one in endings],
+        [one.peak_memory_bytes for one in endings],
     )
     return Ended(
         [

@@ -63,6 +63,11 @@ class Heard:
     def mask(self, value: str) -> None:
         self.masked.append(value)
 
+    def hide(self, text: str) -> str:
+        for value in self.masked:
+            text = text.replace(value, "***")
+        return text
+
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         self.artifacts[name] = b"".join([piece async for piece in data])
 
