@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
 import pytest
 
+from kici.agent.sandbox.contract import Limits
 from kici.runner.processes import is_zombie
-from tests.integration.agent.execution.conftest import Jobs
+from tests.integration.agent.execution.conftest import SANDBOXES, Jobs
 
-pytestmark = pytest.mark.parametrize("jobs", ["none", "bubblewrap"], indirect=True)
+pytestmark = pytest.mark.parametrize("jobs", list(SANDBOXES), indirect=True)
 
 DAEMON = """
 import os, socket, sys, time
@@ -24,6 +26,7 @@ import fcntl
 lock = open("lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 open("ready", "w").close()
+import resource
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(1000)
@@ -278,3 +281,35 @@ async def test_a_step_that_kills_all_that_it_can_see_ends_its_own_job_at_most(jo
     assert (ended.status, ended.reason) == ("failed", "runner")
     assert ended.signal in ("SIGKILL", "")
     assert signal.SIGKILL.name in ended.error or "exited" in ended.error
+
+
+async def test_too_many_processes_fail_the_step_that_starts_them_and_nothing_else(jobs: Jobs) -> None:
+    jobs.limits = Limits(pids=100)
+    (jobs.root / "src/bomb.py").write_text("import os, time\nfor _ in range(500):\n    os.fork() or time.sleep(1000)\n")
+    async with jobs.prepared() as execution:
+        assert execution._box
+        if execution._box.usage().refused_processes is None:
+            pytest.skip(f"the sandbox {jobs.sandbox.name} does not count processes here")
+    source = """
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[
+            step("bomb", "python3 bomb.py", continue_on_error=True), "echo next step"])])
+    """
+    ended = await jobs.run_whole(source)
+    assert ended.status == "success", ended
+    assert "it reached its limit of 100 processes" in jobs.sink.ended[0].error
+    assert "next step" in jobs.sink.text
+
+
+async def test_a_fast_writer_does_not_fill_the_agents_memory(jobs: Jobs) -> None:
+    taken = 0
+
+    async def forget(index: int, data: bytes) -> None:
+        nonlocal taken
+        taken += len(data)
+
+    jobs.sink.output = forget  # type: ignore[method-assign]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ended = await jobs.run_whole(steps("head -c 400000000 /dev/zero"))
+    assert ended.status == "success"
+    assert taken == 400_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
