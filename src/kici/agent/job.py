@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct
 
 from kici.agent import checkout, context, environment, facts, verify_kici, workspace
+from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
 from kici.agent.execution import Execution
@@ -59,6 +60,7 @@ class Workshop(Struct, frozen=True):
     outbox: Outbox
     silence: Silence
     slots: Slots
+    dependencies: Dependencies
 
 
 class NotOurs(AgentError):
@@ -90,6 +92,7 @@ class Job:
         self._cancelled = ""
         self._silenced = False
         self._withdrawn = False
+        self._has_packages = False
         self.reported: Frame | None = None
         """The frame that tells the end."""
 
@@ -208,6 +211,7 @@ class Job:
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
+        self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
         if locked.job.checkout:
             await checkout.work_tree(git, space, wanted.sha)
             self._reporter.say(f"checked out {wanted.sha}")
@@ -234,6 +238,7 @@ class Job:
                 tmp=inside(space.tmp),
             ),
             tmp=inside(space.tmp),
+            packages=inside(space.packages) if self._has_packages else "",
         )
 
     async def _execute(self, prepared: _Prepared) -> JobStatusChanged:

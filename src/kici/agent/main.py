@@ -16,6 +16,7 @@ from kici import settings_names
 from kici.agent import facts, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
+from kici.agent.dependencies import Dependencies, clear_unfinished
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
@@ -42,9 +43,11 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_ID            default: <hostname>-<8 hex digits>
   KICI_LABELS              comma list
   KICI_AGENT_SLOTS         jobs side by side (1)
-  KICI_SANDBOX             auto, true, false (auto)
+  KICI_SANDBOX             auto, bubblewrap, container, none (auto)
+  KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_WORK_DIR            where jobs run
+  KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
 
@@ -65,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):
+            clear_unfinished(settings.work_dir)
             asyncio.run(serve(settings))
     except KiciError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -76,15 +80,18 @@ async def serve(settings: Settings) -> None:
     """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
-    choice = choose(settings.sandbox)
+    choice = choose(settings.sandbox, settings.sandbox_profile)
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
+    if choice.fallback:
+        log.warning("jobs are less protected than they could be", missing=choice.fallback)
     silence = Silence()
     outbox = Outbox(silence.clock)
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    dependencies = Dependencies(settings, sandboxed=choice.sandbox.name != "none")
+    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots), dependencies)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
-        facts=facts.facts(choice.sandbox.name),
+        facts=facts.facts(choice),
     )
     attempts = Attempts(identity, shop)
     connection = Connection(settings.websocket_url, attempts, outbox, silence)

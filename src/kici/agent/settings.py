@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from kici import settings_names
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.choose import Mode
+from kici.agent.sandbox.seccomp import Profile
 
 FROM_ENVIRONMENT = tuple(name.removeprefix("KICI_").lower() for name in settings_names.AGENT)
 
@@ -26,7 +28,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     agent_token: str = ""
     labels: tuple[str, ...] = ()
     """The operator's."""
-    sandbox: Literal["auto", "true", "false"] = "auto"
+    sandbox: Mode = "auto"
+    sandbox_profile: Profile = "steps"
     sandbox_network: Literal["host", "isolated"] = "host"
     agent_slots: int = 1
     work_dir: Path = Path()
@@ -34,6 +37,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of one step."""
     min_free_bytes: int = 200 * 1024 * 1024
     """With less in `work_dir` no job is taken."""
+    dependency_builds: bool = False
+    """Packages of workflows without a wheel are built, which runs their code."""
+    dependency_cache_bytes: int = 5 * 1024**3
+    """Of installed packages of workflows, and uv's caches, together."""
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
     die_with_parent: bool = False
@@ -72,7 +79,7 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     values["labels"] = _labels(given["labels"])
     values.setdefault("agent_id", f"{socket.gethostname()}-{secrets.token_hex(4)}")
     values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
-    for name in ("sandbox", "sandbox_network", "log_level", "log_format"):
+    for name in ("sandbox", "sandbox_profile", "sandbox_network", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
     for name in values:
