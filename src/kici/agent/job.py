@@ -323,7 +323,8 @@ class Job:
             )
 
     def _report(self, ended: JobStatusChanged) -> None:
-        log.info("job ended", status=ended.status, error=ended.error)
+        # Without the sentence: it ends with a line of the job's output, which is none of this log's.
+        log.info("job ended", status=ended.status, reason=ended.reason)
         self.reported = self._shop.outbox.put(ended)
 
 
