@@ -52,8 +52,12 @@ _IMAGE_BUILD_CAPABILITIES = (
     "SYS_ADMIN", "SYS_CHROOT",
 )  # fmt: skip
 """What a container engine gives to a container, which RUN lines expect, and what mounting takes."""
-_WITHOUT_USERS_FD = ("/bin/sh", "-c", f'exec {_USERS_FD}<&-; exec "$@"', "sh")
-"""Bubblewrap leaves it open."""
+_STORES = {"/var/lib/containers": f"{WORK}/home/.local/share/containers", "/var/cache": f"{WORK}/home/.cache"}
+"""Where an engine that is root keeps images and what it knows of names → where the job has room for it."""
+_IMAGE_BUILD_START = (
+    "/bin/sh", "-c", f'exec {_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"', "sh",
+)  # fmt: skip
+"""Bubblewrap leaves that descriptor open."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 1024**3
 _RUN_BYTES = 256 * 1024**2
@@ -158,7 +162,7 @@ class Bubblewrap:
                 yield from ("--dev", "/dev", *self._own_mounts())
             yield from ("--chdir", f"{WORK}/src", "--")
         if self._image_build:
-            yield from _WITHOUT_USERS_FD
+            yield from _IMAGE_BUILD_START
 
     def _innermost(self) -> Iterator[str]:
         """Of the bubblewrap that starts the job."""
@@ -194,8 +198,10 @@ class Bubblewrap:
         yield from ("--bind", str(spec.root / "tmp"), "/tmp")  # noqa: S108
         yield from ("--perms", "0755", "--dir", "/var", "--symlink", "/tmp", "/var/tmp")  # noqa: S108
         if self._image_build:
-            for directory in ("/run", "/sys"):
+            for directory in ("/run", "/sys", "/var/lib"):
                 yield from ("--perms", "0755", "--dir", directory)
+            for usual, own in _STORES.items():
+                yield from ("--symlink", own, usual)
         yield from _visible([*interpreter_paths(), Path(self._bwrap)])
         yield from ("--remount-ro", "/", "--chdir", "/" if self._root else f"{WORK}/src")
 
