@@ -9,7 +9,8 @@ still root, builds the mounts (the interpreter may lie below a home that only ro
 capabilities; `setpriv` becomes the slot's user and gives those up, for good; an inner bubblewrap makes the user
 namespace. Bubblewrap as root without that chain would leave the job every capability: it could remount the host's root.
 
-The bubblewrap that starts the job, the inner one, loads the seccomp filter last.
+The bubblewrap that starts the job, the inner one, loads the seccomp filter last. Of an image build it is the outer one:
+the inner one stays in the job's namespace, as its user, so that the job can trace it.
 
 Profile `image-build` lets a job build container images, with `buildah` and chroot isolation: it is root of a user
 namespace with many users, has the capabilities in it that this takes, may mount, and has a `/run` and a `/dev` of its
@@ -149,6 +150,8 @@ class Bubblewrap:
                 yield from ("--cap-add", capability)
         else:
             yield from self._innermost()
+        if self._filter and (self._image_build or not self._root):
+            yield from ("--seccomp", str(_FILTER_FD))
         yield from self._mounts(spec)
         if not self._root and self._image_build:
             yield from self._own_mounts()
@@ -160,6 +163,8 @@ class Bubblewrap:
             yield from (self._bwrap, *self._innermost(), "--die-with-parent", "--dev-bind", "/", "/")
             if self._image_build:
                 yield from ("--dev", "/dev", *self._own_mounts())
+            elif self._filter:
+                yield from ("--seccomp", str(_FILTER_FD))
             yield from ("--chdir", f"{WORK}/src", "--")
         if self._image_build:
             yield from _IMAGE_BUILD_START
@@ -172,8 +177,6 @@ class Bubblewrap:
                 yield from ("--cap-add", f"CAP_{capability}")
         else:
             yield from ("--unshare-user", "--disable-userns")
-        if self._filter:
-            yield from ("--seccomp", str(_FILTER_FD))
 
     def _own_mounts(self) -> Iterator[str]:
         """What image builds write to; the namespace's own, so that they may be mounted again elsewhere."""
