@@ -175,6 +175,9 @@ class WrappedBox:
         self._started.child.signal(signal.SIGKILL)
         await self._started.child.wait()
         if watch is not None:
+            # One that was still starting does not yet end with its parent.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watch, signal.SIGKILL)
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
