@@ -45,7 +45,8 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_ID            default: <hostname>-<8 hex digits>, kept in the work directory
   KICI_LABELS              comma list
   KICI_AGENT_SLOTS         jobs side by side (1)
-  KICI_SANDBOX             auto, true, false (auto)
+  KICI_SANDBOX             auto, bubblewrap, container, none (auto)
+  KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_WORK_DIR            where jobs run
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
@@ -83,8 +84,10 @@ async def serve(settings: Settings) -> None:
     """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
-    choice = choose(settings.sandbox)
+    choice = choose(settings.sandbox, settings.sandbox_profile)
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
+    if choice.fallback:
+        log.warning("jobs are less protected than they could be", missing=choice.fallback)
     silence = Silence()
     outbox = Outbox(silence.clock)
     sandboxed = choice.sandbox.name != "none"
@@ -96,7 +99,7 @@ async def serve(settings: Settings) -> None:
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
-        facts=facts.facts(choice.sandbox.name),
+        facts=facts.facts(choice),
     )
     attempts = Attempts(identity, shop)
     connection = Connection(settings.websocket_url, attempts, outbox, silence)

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from kici import settings_names
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.choose import Mode
+from kici.agent.sandbox.seccomp import Profile
 
 FROM_ENVIRONMENT = tuple(name.removeprefix("KICI_").lower() for name in settings_names.AGENT)
 
@@ -25,7 +27,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     agent_token: str = ""
     labels: tuple[str, ...] = ()
     """The operator's."""
-    sandbox: Literal["auto", "true", "false"] = "auto"
+    sandbox: Mode = "auto"
+    sandbox_profile: Profile = "steps"
     sandbox_network: Literal["host", "isolated"] = "host"
     agent_slots: int = 1
     work_dir: Path = Path()
@@ -80,7 +83,7 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
     if given["hooks_dir"]:
         values["hooks_dir"] = Path(given["hooks_dir"])
-    for name in ("sandbox", "sandbox_network", "log_level", "log_format"):
+    for name in ("sandbox", "sandbox_profile", "sandbox_network", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
     for name in values:
