@@ -21,6 +21,7 @@ from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
 from kici.agent.execution import Execution
+from kici.agent.hooks import BEFORE_CHECKOUT, BEFORE_JOB, Hooks, about_job
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
 from kici.agent.outbox import Frame, Outbox
@@ -61,6 +62,7 @@ class Workshop(Struct, frozen=True):
     silence: Silence
     slots: Slots
     dependencies: Dependencies
+    hooks: Hooks
 
 
 class NotOurs(AgentError):
@@ -93,6 +95,8 @@ class Job:
         self._silenced = False
         self._withdrawn = False
         self._has_packages = False
+        self._known: JobContext | None = None
+        self._ended_as: JobStatusChanged | None = None
         self.reported: Frame | None = None
         """The frame that tells the end."""
 
@@ -169,6 +173,7 @@ class Job:
                 None if uid is None else Owner(uid, uid),
             )
         )
+        place.push_async_callback(self._after, space)
         spec = BoxSpec(slot, space.root, network=settings.sandbox_network == "host")
         execution = Execution(self._shop.sandbox, spec, sink=self._reporter)
         processes.push_async_callback(execution.close)
@@ -198,11 +203,13 @@ class Job:
                 self._reporter.say(
                     f"secret {name} is too short to be hidden: give it at least {MIN_SECRET_BYTES} bytes"
                 )
+        self._known = known
         return known
 
     async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:
         wanted = self._dispatch.checkout
         source = checkout.remote(self._dispatch, self._shop.settings.http_url)
+        await self._shop.hooks.before(BEFORE_CHECKOUT, self._about(space, await known), self._reporter.say)
         git = await checkout.fetch(space, source, wanted, self._reporter.say)
         files = await checkout.kici_files(git, wanted.workflow_sha)
         lock = verify_kici.verify(files, self._dispatch.lock_sha256)
@@ -217,7 +224,20 @@ class Job:
             self._reporter.say(f"checked out {wanted.sha}")
         else:
             checkout.no_work_tree(space)
+        await self._shop.hooks.before(BEFORE_JOB, self._about(space, await known), self._reporter.say)
         return locked
+
+    async def _after(self, space: Workspace) -> None:
+        """No process of the job is left, and its directory is still there."""
+        outcome = self._ended_as.status if self._ended_as else "withdrawn"
+        about = self._about(space, self._known) | {
+            "KICI_OUTCOME": outcome,
+            "KICI_REASON": self._ended_as.reason if self._ended_as else "",
+        }
+        await self._shop.hooks.after(about, self._reporter.clean)
+
+    def _about(self, space: Workspace, known: JobContext | None) -> dict[str, str]:
+        return about_job(self._dispatch, known, space.root)
 
     def _start(self, space: Workspace, execution: Execution, locked: verify_kici.Locked, known: JobContext) -> Start:
         def inside(path: Path) -> str:
@@ -324,6 +344,7 @@ class Job:
 
     def _report(self, ended: JobStatusChanged) -> None:
         log.info("job ended", status=ended.status, error=ended.error)
+        self._ended_as = ended
         self.reported = self._shop.outbox.put(ended)
 
 
