@@ -24,7 +24,7 @@ from kici.agent.outbox import Outbox
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
-from kici.agent.slots import Slots
+from kici.agent.standby import Standby
 from kici.agent.trash import Trash
 from kici.errors import KiciError
 
@@ -44,6 +44,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_SLOTS         jobs side by side (1)
   KICI_SANDBOX             auto, true, false (auto)
   KICI_SANDBOX_NETWORK     host, isolated (host)
+  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_WORK_DIR            where jobs run
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
@@ -80,7 +81,8 @@ async def serve(settings: Settings) -> None:
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
     silence = Silence()
     outbox = Outbox(silence.clock)
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    standby = Standby(settings, choice.sandbox)
+    shop = Workshop(settings, outbox, silence, standby)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
@@ -97,7 +99,7 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(service.run()) for service in (connection, attempts, trash)]
+            services = [group.create_task(service.run()) for service in (connection, attempts, standby, trash)]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

@@ -130,7 +130,7 @@ class Jobs:
 
     @contextlib.asynccontextmanager
     async def prepared(self) -> AsyncIterator[Execution]:
-        execution = Execution(self.sandbox, BoxSpec(0, self.root), sink=self.sink)
+        execution = Execution(self.sandbox, BoxSpec(0, self.root))
         try:
             async with asyncio.timeout(SECONDS):
                 await execution.prepare()
@@ -160,7 +160,8 @@ class Jobs:
         facts = options.pop("facts", {})
         self.write(source)
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            return await execution.run(self.start(execution, lock_job(job, steps, **options), **facts))
+            start = self.start(execution, lock_job(job, steps, **options), **facts)
+            return await execution.run(start, sink=self.sink)
 
     async def run_whole(self, source: str, *, cancel_at: str = "", **facts: Any) -> JobEnded:
         """The first job of the workflow `ci`, lowered as `kici compile` does it.
@@ -174,7 +175,7 @@ class Jobs:
         locked = lowered_job(workflow.jobs[0], workflow, lambda location: None)
         self.names = [step.name for step in locked.steps]
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts)))
+            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts), sink=self.sink))
             if cancel_at:
                 await self.sink.until_logged(cancel_at)
                 execution.cancel("nobody wants it")
