@@ -121,7 +121,7 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
-            ended = await place.execution.run(self._start(job, place))
+            ended = await place.execution.run(self._start(job, place), sink=place.sink)
             job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
             job.end(JobStatus(ended.status), ended.error)
