@@ -207,7 +207,7 @@ class Job:
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
         self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
         if locked.job.checkout:
-            await checkout.work_tree(git, space, wanted.sha)
+            await checkout.work_tree(git, source, wanted, locked.job.checkout, self._reporter.say)
             self._reporter.say(f"checked out {wanted.sha}")
         else:
             checkout.no_work_tree(space)
