@@ -34,6 +34,7 @@ from tests.support import agent_process
 from tests.support.agent_orchestrator import Orchestrator
 from tests.support.agent_process import AgentProcess
 from tests.support.kici_repository import KiciRepository
+from tests.support.services import until
 from tests.support.web import Web
 
 JOB = "0f0f0f0f-0000-0000-0000-000000000001"
@@ -144,6 +145,29 @@ async def test_a_job_is_checked_out_verified_run_and_reported(bench: Bench, sand
         agent.send(signal.SIGTERM)
         assert await agent.ended() == 0
     assert [path.name for path in (bench.base / "work").glob("slot-*/*")] == []
+
+
+@pytest.mark.parametrize("sandbox", ["false", "auto"])
+async def test_each_job_has_a_runner_in_which_no_job_has_been(bench: Bench, sandbox: str) -> None:
+    """Twenty jobs count in a module of the SDK, which is imported before a job comes, and in their own."""
+    repository = bench.repository("true")
+    module = repository.root / ".kici/workflows/ci.py"
+    counter = """
+import kici.sdk
+kici.sdk.jobs_seen = getattr(kici.sdk, "jobs_seen", 0) + 1
+own = globals().get("own", 0) + 1
+print("seen", kici.sdk.jobs_seen, own, flush=True)
+"""
+    repository.write({".kici/workflows/ci.py": module.read_text() + counter})
+    repository.lock({"build": ["true"]})
+    repository.commit()
+    jobs = [f"0f0f0f0f-0000-0000-0000-{number:012}" for number in range(20)]
+    async with bench.agent(KICI_SANDBOX=sandbox) as agent:
+        for job in jobs:
+            await bench.orchestrator.send(bench.dispatch(repository, job))
+            assert (await bench.orchestrator.end(job)).status == "success", agent.log()
+    for job in jobs:
+        assert "seen 1 1" in await bench.orchestrator.log(job, 0)
 
 
 async def test_a_job_that_has_no_timeout_has_the_orchestrators(bench: Bench) -> None:
@@ -579,12 +603,22 @@ async def test_sigterm_cancels_jobs_after_a_while_and_reports_them(bench: Bench)
     assert (end.status, end.error) == ("cancelled", "the agent was stopped")
 
 
-async def test_an_idle_agent_is_small_and_leaves_at_once(bench: Bench) -> None:
-    async with bench.agent() as agent:
+@pytest.mark.parametrize("sandbox", ["false", "auto"])
+async def test_an_idle_agent_is_small_and_leaves_at_once_with_the_runner_that_waits(bench: Bench, sandbox: str) -> None:
+    async with bench.agent(KICI_SANDBOX=sandbox) as agent:
+
+        async def stands() -> bool:
+            return bool(agent.runners()) and bool(bench.orchestrator.heartbeats)
+
+        await until(stands)
         await settled(bench)
+        waiting = agent.runners()
         assert agent.rss_mb() < 45
+        assert agent_process.rss_mb(waiting[-1]) < 45
         agent.send(signal.SIGINT)
         assert await agent.ended() == 0
+        assert not any(Path(f"/proc/{pid}/exe").exists() for pid in waiting)
+    assert list((bench.base / "work").glob("slot-*/*")) == []
 
 
 async def test_an_agent_that_is_turned_away_says_why_and_exits(bench: Bench) -> None:
