@@ -64,10 +64,10 @@ async def ran(rig: Rig, *failed: str, made: tuple[LockJob, ...] = MADE) -> Recor
             name = row["job_name"]
             event = JobEvent.FAIL if name in failed else JobEvent.SUCCEED
             await finish(rig, run["run_id"], name, event, results.get(name, ""))
-    row = await rig.pool.fetchrow("select * from execution_runs where run_id = $1", run["run_id"])
-    assert row
-    assert row["status"] in ("success", "failed")
-    return row
+    ended = await rig.pool.fetchrow("select * from execution_runs where run_id = $1", run["run_id"])
+    assert ended
+    assert ended["status"] in ("success", "failed")
+    return ended
 
 
 async def rerun(rig: Rig, run: Record, mode: str, name: str = "") -> tuple[set[str], set[str]]:

@@ -180,7 +180,9 @@ class Bubblewrap:
         yield from ("--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run")
 
     def _mounts(self, spec: BoxSpec) -> Iterator[str]:
-        yield from system_mounts("containers" if self._image_build else "")
+        yield from system_mounts()
+        if self._image_build:
+            yield from ("--ro-bind-try", "/etc/containers", "/etc/containers")
         yield from ("--perms", "0444", "--ro-bind-data", str(_PASSWD_FD), "/etc/passwd")
         yield from ("--perms", "0444", "--ro-bind-data", str(_GROUP_FD), "/etc/group")
         yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
@@ -248,15 +250,15 @@ class WrappedBox:
         self._started.words.close()
 
 
-def system_mounts(more: str = "") -> Iterator[str]:
-    """Options that show the system's programs, libraries and the few files of `/etc`, read-only; and one more."""
+def system_mounts() -> Iterator[str]:
+    """Options that show the system's programs, libraries and the few files of `/etc`, read-only."""
     for system in _SYSTEM:
         if os.path.islink(system):
             yield from ("--symlink", os.readlink(system), system)
         elif os.path.isdir(system):
             yield from ("--ro-bind", system, system)
     yield from ("--perms", "0755", "--dir", "/etc")
-    for name in (*_ETC, more) if more else _ETC:
+    for name in _ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 

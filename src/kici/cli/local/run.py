@@ -112,7 +112,7 @@ class LocalRun:
             if len(self._running) >= self._settings.at_once:
                 break
             job.status, job.started = JobStatus.RUNNING, time.time()
-            place = places.take(job)
+            place = places.take(job, self.run_id)
             self._running[asyncio.create_task(self._job(job, place))] = place
         return len(self._running) > before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kici.orchestrator.store.migrations.sql import run_file
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 
 
 def upgrade() -> None:
