@@ -173,7 +173,14 @@ class Execution:
                     max(limit_ms / 1000 - spent_s, 0), self._job_timeout, limit_ms
                 )
             await asyncio.wait((conversation, stopped, died), return_when=asyncio.FIRST_COMPLETED)
-            if died.done():
+            if conversation.done() and conversation.result() is None and not self._stopping.is_set():
+                # Its socket is closed: mostly since it has ended, and then how it did is told.
+                await asyncio.wait((died, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
+                if not died.done():
+                    self._verdict = self._verdict or JobEnded(
+                        "failed", "the runner closed its socket before the job ended", reason=Reason.RUNNER
+                    )
+            elif died.done():
                 # What it said last may still be in the socket, which a process that it forked may hold open.
                 await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
             told = conversation.result() if conversation.done() else None

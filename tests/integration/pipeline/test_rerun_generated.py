@@ -52,7 +52,7 @@ async def ran(rig: Rig, *failed: str, made: tuple[LockJob, ...] = MADE) -> Recor
     rig.local.push()
     await rig.push(sha)
     await rig.done()
-    (run,) = await rig.runs()
+    run_id = (await rig.runs())[0]["run_id"]
     results = {
         f"init: {TEST}": pack(Evaluated(Values({"n": ("1", "2")}))),
         f"init: {SHARDS}": pack(Evaluated(Values(), tuple(Generated(one) for one in made))),
@@ -63,11 +63,10 @@ async def ran(rig: Rig, *failed: str, made: tuple[LockJob, ...] = MADE) -> Recor
         for row in names:
             name = row["job_name"]
             event = JobEvent.FAIL if name in failed else JobEvent.SUCCEED
-            await finish(rig, run["run_id"], name, event, results.get(name, ""))
-    ended = await rig.pool.fetchrow("select * from execution_runs where run_id = $1", run["run_id"])
-    assert ended
-    assert ended["status"] in ("success", "failed")
-    return ended
+            await finish(rig, run_id, name, event, results.get(name, ""))
+    (run,) = await rig.runs()
+    assert run["status"] in ("success", "failed")
+    return run
 
 
 async def rerun(rig: Rig, run: Record, mode: str, name: str = "") -> tuple[set[str], set[str]]:
