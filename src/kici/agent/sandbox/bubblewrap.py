@@ -257,15 +257,15 @@ class WrappedBox:
         self._started.words.close()
 
 
-def system_mounts() -> Iterator[str]:
-    """Options that show the system's programs, libraries and the few files of `/etc`, read-only."""
+def system_mounts(more: str = "") -> Iterator[str]:
+    """Options that show the system's programs, libraries and the few files of `/etc`, read-only; and one more."""
     for system in _SYSTEM:
         if os.path.islink(system):
             yield from ("--symlink", os.readlink(system), system)
         elif os.path.isdir(system):
             yield from ("--ro-bind", system, system)
     yield from ("--perms", "0755", "--dir", "/etc")
-    for name in _ETC:
+    for name in (*_ETC, more) if more else _ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
