@@ -18,6 +18,7 @@ from kici.agent import facts, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.dependencies import Dependencies, clear_unfinished
+from kici.agent.disk import Disk
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
@@ -103,9 +104,17 @@ async def serve(settings: Settings) -> None:
         labels=(*settings.labels, *facts.automatic_labels()),
         facts=facts.facts(choice),
     )
-    attempts = Attempts(identity, shop)
-    connection = Connection(settings.websocket_url, attempts, outbox, silence)
     trash = Trash(settings.work_dir)
+    disk = Disk(
+        settings.work_dir,
+        min_free_bytes=settings.min_free_bytes,
+        min_free_inodes=settings.min_free_inodes,
+        caches=(dependencies,),
+        left=lambda: trash.left,
+        on_change=lambda: connection.beat(),
+    )
+    attempts = Attempts(identity, shop, disk=disk.look)
+    connection = Connection(settings.websocket_url, attempts, outbox, silence)
 
     def changed() -> None:
         trash.wake()
@@ -114,7 +123,8 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(service.run()) for service in (connection, attempts, standby, trash)]
+            running = (connection, attempts, standby, trash, disk)
+            services = [group.create_task(service.run()) for service in running]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

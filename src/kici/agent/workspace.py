@@ -87,11 +87,6 @@ def claim(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def free_bytes(work_dir: Path) -> int:
-    room = os.statvfs(work_dir)
-    return room.f_bavail * room.f_frsize
-
-
 @contextlib.contextmanager
 def opened(work_dir: Path, slot: int, owner: Owner | None) -> Iterator[Workspace]:
     """Raises `DiskFull`. At the end it is thrown into the trash, however its job has left it."""

@@ -39,7 +39,7 @@ async def test_it_is_idle_only_when_the_directory_of_a_job_that_has_told_its_end
     shop = Workshop(
         settings, outbox=anything, silence=anything, standby=anything, dependencies=anything, hooks=anything
     )
-    crew = Attempts(Identity("boot", (), {}), shop, free_bytes=lambda: settings.min_free_bytes)
+    crew = Attempts(Identity("boot", (), {}), shop, disk=str)
     dispatch: Any = SimpleNamespace(job_id="j", attempt=1)
     async with running(crew):
         await asyncio.sleep(0)
