@@ -25,11 +25,11 @@ class Boxed:
         self.box = box
         self._socket = ours
 
-    async def said(self) -> str:
+    async def said(self, seconds: float = SECONDS) -> str:
         """What it has written until it ended."""
         loop = asyncio.get_running_loop()
         found = b""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while data := await loop.sock_recv(self._socket, 65_536):
                 found += data
         return found.decode()

@@ -287,6 +287,7 @@ STATEMENTS: dict[str, Case] = {
     "a lost session": Case(lambda db: sessions.lose(db, SESSION, heard_s=1)),
     "a session that is heard again": Case(lambda db: sessions.regain(db, [SESSION])),
     "a session that drains": Case(lambda db: sessions.set_draining(db, SESSION, True)),
+    "a session without room": Case(lambda db: sessions.set_not_taking(db, SESSION, "disk: full")),
     "closing sessions": Case(lambda db: sessions.close(db, [SESSION])),
     "sessions of dead coordinators": Case(lambda db: sessions.find_silent(db, 200), 200),
     "settled sessions": Case(lambda db: sessions.close_settled(db, lost_for_s=120), 200, answering=True),

@@ -10,7 +10,8 @@ still root, builds the mounts (the interpreter may lie below a home that only ro
 capabilities; `setpriv` becomes the slot's user and gives those up, for good; an inner bubblewrap makes the user
 namespace. Bubblewrap as root without that chain would leave the job every capability: it could remount the host's root.
 
-The bubblewrap that starts the job, the inner one, loads the seccomp filter last.
+The bubblewrap that starts the job, the inner one, loads the seccomp filter last. Of an image build it is the outer one:
+the inner one stays in the job's namespace, as its user, so that the job can trace it.
 
 Profile `image-build` lets a job build container images, with `buildah` and chroot isolation: it is root of a user
 namespace with many users, has the capabilities in it that this takes, may mount, and has a `/run` and a `/dev` of its
@@ -55,8 +56,12 @@ _IMAGE_BUILD_CAPABILITIES = (
     "SYS_ADMIN", "SYS_CHROOT",
 )  # fmt: skip
 """What a container engine gives to a container, which RUN lines expect, and what mounting takes."""
-_WITHOUT_USERS_FD = ("/bin/sh", "-c", f'exec {_USERS_FD}<&-; exec "$@"', "sh")
-"""Bubblewrap leaves it open."""
+_STORES = {"/var/lib/containers": f"{WORK}/home/.local/share/containers", "/var/cache": f"{WORK}/home/.cache"}
+"""Where an engine that is root keeps images and what it knows of names → where the job has room for it."""
+_IMAGE_BUILD_START = (
+    "/bin/sh", "-c", f'exec {_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"', "sh",
+)  # fmt: skip
+"""Bubblewrap leaves that descriptor open."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 1024**3
 _RUN_BYTES = 256 * 1024**2
@@ -148,6 +153,8 @@ class Bubblewrap:
                 yield from ("--cap-add", capability)
         else:
             yield from self._innermost()
+        if self._filter and (self._image_build or not self._root):
+            yield from ("--seccomp", str(_FILTER_FD))
         yield from self._mounts(spec)
         if not self._root and self._image_build:
             yield from self._own_mounts()
@@ -159,9 +166,11 @@ class Bubblewrap:
             yield from (self._bwrap, *self._innermost(), "--die-with-parent", "--dev-bind", "/", "/")
             if self._image_build:
                 yield from ("--dev", "/dev", *self._own_mounts())
+            elif self._filter:
+                yield from ("--seccomp", str(_FILTER_FD))
             yield from ("--chdir", f"{WORK}/src", "--")
         if self._image_build:
-            yield from _WITHOUT_USERS_FD
+            yield from _IMAGE_BUILD_START
 
     def _innermost(self) -> Iterator[str]:
         """Of the bubblewrap that starts the job."""
@@ -171,8 +180,6 @@ class Bubblewrap:
                 yield from ("--cap-add", f"CAP_{capability}")
         else:
             yield from ("--unshare-user", "--disable-userns")
-        if self._filter:
-            yield from ("--seccomp", str(_FILTER_FD))
 
     def _own_mounts(self) -> Iterator[str]:
         """What image builds write to; the namespace's own, so that they may be mounted again elsewhere."""
@@ -180,9 +187,7 @@ class Bubblewrap:
         yield from ("--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run")
 
     def _mounts(self, spec: BoxSpec) -> Iterator[str]:
-        yield from system_mounts()
-        if self._image_build:
-            yield from ("--ro-bind-try", "/etc/containers", "/etc/containers")
+        yield from system_mounts("containers" if self._image_build else "")
         yield from ("--perms", "0444", "--ro-bind-data", str(_PASSWD_FD), "/etc/passwd")
         yield from ("--perms", "0444", "--ro-bind-data", str(_GROUP_FD), "/etc/group")
         yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
@@ -193,8 +198,10 @@ class Bubblewrap:
         yield from ("--bind", str(spec.root / "tmp"), "/tmp")  # noqa: S108
         yield from ("--perms", "0755", "--dir", "/var", "--symlink", "/tmp", "/var/tmp")  # noqa: S108
         if self._image_build:
-            for directory in ("/run", "/sys"):
+            for directory in ("/run", "/sys", "/var/lib"):
                 yield from ("--perms", "0755", "--dir", directory)
+            for usual, own in _STORES.items():
+                yield from ("--symlink", own, usual)
         yield from visible([*interpreter_paths(), Path(self._bwrap)])
         yield from ("--remount-ro", "/", "--chdir", "/" if self._root else f"{WORK}/src")
 
@@ -239,6 +246,9 @@ class WrappedBox:
         self._started.child.signal(signal.SIGKILL)
         await self._started.child.wait()
         if watch is not None:
+            # One that was still starting does not yet end with its parent.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watch, signal.SIGKILL)
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
@@ -247,15 +257,15 @@ class WrappedBox:
         self._started.words.close()
 
 
-def system_mounts() -> Iterator[str]:
-    """Options that show the system's programs, libraries and the few files of `/etc`, read-only."""
+def system_mounts(more: str = "") -> Iterator[str]:
+    """Options that show the system's programs, libraries and the few files of `/etc`, read-only; and one more."""
     for system in _SYSTEM:
         if os.path.islink(system):
             yield from ("--symlink", os.readlink(system), system)
         elif os.path.isdir(system):
             yield from ("--ro-bind", system, system)
     yield from ("--perms", "0755", "--dir", "/etc")
-    for name in _ETC:
+    for name in (*_ETC, more) if more else _ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
