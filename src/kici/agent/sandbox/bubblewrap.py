@@ -1,8 +1,9 @@
 """Sandbox by bubblewrap: namespaces of the job's own and an allow-list of mounts.
 
 Inside there is: the system's programs and libraries and the few files of `/etc` that programs need, read-only; the
-interpreter that kici runs on, read-only; the job's directory at `/work` with `/work/kici` read-only; `/tmp`, which is
-`/work/tmp`; fresh `/proc` and `/dev`. There is no `/run`, `/var`, `/home`, `/sys`, nothing else of `/etc`.
+interpreter that kici runs on, read-only; the job's directory at `/work` with `/work/kici` and `/work/packages`
+read-only; `/tmp`, which is `/work/tmp`; fresh `/proc` and `/dev`. There is no `/run`, `/var`, `/home`, `/sys`, nothing
+else of `/etc`.
 
 An agent that is not root needs one bubblewrap. The one of a **root agent** runs a chain instead: an outer bubblewrap,
 still root, builds the mounts (the interpreter may lie below a home that only root may enter) and keeps three
@@ -40,6 +41,8 @@ from kici.runner.processes import gone
 FIRST_UID = 60_706
 """Up to 61,183 no distribution, container engine or systemd gives these uids to anything."""
 SLOTS = 478
+PACKAGES_UIDS = {"trusted": FIRST_UID + SLOTS - 2, "unknown": FIRST_UID + SLOTS - 3}
+"""Trust → who installs the packages of workflows for a root agent: no slot's user (the last one is the probe's)."""
 WORK = "/work"
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -188,20 +191,14 @@ class Bubblewrap:
         yield from ("--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run")
 
     def _mounts(self, spec: BoxSpec) -> Iterator[str]:
-        for system in _SYSTEM:
-            if os.path.islink(system):
-                yield from ("--symlink", os.readlink(system), system)
-            elif os.path.isdir(system):
-                yield from ("--ro-bind", system, system)
-        yield from ("--perms", "0755", "--dir", "/etc")
-        for name in (*_ETC, "containers") if self._image_build else _ETC:
-            yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+        yield from system_mounts("containers" if self._image_build else "")
         yield from ("--perms", "0444", "--ro-bind-data", str(_PASSWD_FD), "/etc/passwd")
         yield from ("--perms", "0444", "--ro-bind-data", str(_GROUP_FD), "/etc/group")
         yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
         yield from ("--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm")  # noqa: S108
         # One mount for all of the job's: package managers make hard links between a cache in home and the checkout.
         yield from ("--bind", str(spec.root), WORK, "--ro-bind", str(spec.root / "kici"), f"{WORK}/kici")
+        yield from ("--ro-bind-try", str(spec.root / "packages"), f"{WORK}/packages")
         yield from ("--bind", str(spec.root / "tmp"), "/tmp")  # noqa: S108
         yield from ("--perms", "0755", "--dir", "/var", "--symlink", "/tmp", "/var/tmp")  # noqa: S108
         if self._image_build:
@@ -209,7 +206,7 @@ class Bubblewrap:
                 yield from ("--perms", "0755", "--dir", directory)
             for usual, own in _STORES.items():
                 yield from ("--symlink", own, usual)
-        yield from _visible([*interpreter_paths(), Path(self._bwrap)])
+        yield from visible([*interpreter_paths(), Path(self._bwrap)])
         yield from ("--remount-ro", "/", "--chdir", "/" if self._root or self._image_build else f"{WORK}/src")
 
 
@@ -253,6 +250,9 @@ class WrappedBox:
         self._started.child.signal(signal.SIGKILL)
         await self._started.child.wait()
         if watch is not None:
+            # One that was still starting does not yet end with its parent.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watch, signal.SIGKILL)
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
@@ -261,7 +261,19 @@ class WrappedBox:
         self._started.words.close()
 
 
-def _visible(paths: Sequence[Path]) -> Iterator[str]:
+def system_mounts(more: str = "") -> Iterator[str]:
+    """Options that show the system's programs, libraries and the few files of `/etc`, read-only; and one more."""
+    for system in _SYSTEM:
+        if os.path.islink(system):
+            yield from ("--symlink", os.readlink(system), system)
+        elif os.path.isdir(system):
+            yield from ("--ro-bind", system, system)
+    yield from ("--perms", "0755", "--dir", "/etc")
+    for name in (*_ETC, more) if more else _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def visible(paths: Sequence[Path]) -> Iterator[str]:
     """Mount each read-only at its own place, with parents that anyone may pass through but that show nothing else."""
     made: set[Path] = set(map(Path, ("/", "/tmp", *_SYSTEM)))  # noqa: S108
     mounted: list[Path] = [Path(system) for system in _SYSTEM if os.path.isdir(system) and not os.path.islink(system)]
