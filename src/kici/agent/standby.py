@@ -48,7 +48,7 @@ class Place:
     def is_whole(self) -> bool:
         """False once it is being closed, or something has removed its directory: one in `/tmp` may be tidied away."""
         space = self.space
-        parts = (space.root, space.src, space.kici, space.tmp, space.home)
+        parts = (space.root, space.src, space.kici, space.packages, space.tmp, space.home)
         return self._closing is None and all(part.is_dir() for part in parts)
 
     async def ready(self) -> None:

@@ -1,8 +1,9 @@
 """A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
 
-`<work dir>/slot-<n>/<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`,
-`home/`.
-Where the agent is root, everything in it belongs to the slot's own user, but `kici/`: that stays the agent's, so that
+`<work dir>/slot-<n>/<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `packages/` (of the workflow),
+`tmp/`, `home/`.
+Where the agent is root, everything in it belongs to the slot's own user, but `kici/` and `packages/`: those stay the
+agent's, so that
 user code cannot change what was verified.
 """
 
@@ -44,6 +45,10 @@ class Workspace(Struct, frozen=True):
         return self.root / "kici"
 
     @property
+    def packages(self) -> Path:
+        return self.root / "packages"
+
+    @property
     def tmp(self) -> Path:
         return self.root / "tmp"
 
@@ -82,11 +87,6 @@ def claim(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def free_bytes(work_dir: Path) -> int:
-    room = os.statvfs(work_dir)
-    return room.f_bavail * room.f_frsize
-
-
 @contextlib.contextmanager
 def opened(work_dir: Path, slot: int, owner: Owner | None) -> Iterator[Workspace]:
     """Raises `DiskFull`. At the end it is thrown into the trash, however its job has left it."""
@@ -108,7 +108,8 @@ def _make(space: Workspace) -> None:
     space.root.mkdir(mode=0o700)
     for directory in (space.src, space.tmp, space.home):
         directory.mkdir(mode=0o700)
-    space.kici.mkdir(mode=0o755)
-    space.kici.chmod(0o755)
+    for directory in (space.kici, space.packages):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
     for directory in (space.src, space.tmp, space.home, space.root):
         space.hand_over(directory)

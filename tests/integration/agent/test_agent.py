@@ -442,6 +442,62 @@ async def test_a_job_is_cancelled_during_a_step_and_the_step_may_clean_up(bench:
     assert not bench.mark.exists()
 
 
+async def test_a_failed_job_is_explained_to_the_orchestrator_alone_and_without_its_secrets(bench: Bench) -> None:
+    """One sentence and the facts, on step, job and the last line of the log; no output in the agent's own log."""
+    secret = "hunter2-hunter2"
+    repository = bench.repository("echo unmistakable; echo is $WORD; exit 137")
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository, secrets={"PASSWORD": secret}, env={"WORD": secret}))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0, "[kici]")
+        said = agent.log()
+    step = await bench.orchestrator.body(StepStatusChanged, step_index=0, status="failed")
+    for one in (step, end):
+        assert (one.reason, one.exit_code, one.signal) == ("exit_code", 137, "SIGKILL")
+    assert step.error.endswith("exit code 137 (128 + 9: SIGKILL); its last output: is ***")
+    assert end.error.endswith(f"failed: {step.error}")
+    assert step.last_lines == "unmistakable\nis ***"
+    assert log.splitlines()[-1] == f"[kici] {step.error}"
+    assert "unmistakable" not in said
+    assert secret not in repr(bench.orchestrator.frames) + said
+
+
+async def test_the_same_cancel_again_does_not_shorten_the_grace_period(bench: Bench) -> None:
+    """The orchestrator says it again after every reconnect."""
+    command = (
+        f"trap 'echo asked' TERM; echo started; until [ -e {bench.gate} ]; do sleep 1 || :; done; touch {bench.mark}"
+    )
+    repository = bench.repository(command, grace_period_ms=60_000)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        for _ in range(3):
+            await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by ann"))
+        await bench.orchestrator.log(JOB, 0, "asked")
+        await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by ben"))
+        await settled(bench)
+        bench.gate.touch()
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.error, end.reason) == ("cancelled", "cancelled by ann", "cancelled")
+    assert bench.mark.exists()
+
+
+async def test_a_step_that_writes_without_end_is_cut_and_the_agent_stays_small(bench: Bench) -> None:
+    repository = bench.repository(
+        "head -c 600000000 /dev/zero | tr '\\0' '\\n'; head -c 300000000 /dev/zero; echo; exit 4"
+    )
+    async with bench.agent(KICI_MAX_LOG_SIZE_BYTES="1000000") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0, "[kici]")
+        small = agent.rss_mb()
+    assert (end.exit_code, end.reason) == (4, "exit_code")
+    assert "[TRUNCATED: " in log
+    assert "exit code 4" in log.splitlines()[-1]
+    assert len(log) < 2_000_000
+    assert small < 150
+
+
 async def test_force_does_not_wait_for_the_grace_period(bench: Bench) -> None:
     repository = bench.repository("trap '' TERM; echo started; while :; do sleep 0.05; done", grace_period_ms=600_000)
     async with bench.agent():

@@ -126,6 +126,26 @@ async def test_a_cancelled_step_that_ignores_sigterm_is_killed_at_the_end_of_the
     assert is_zombie(pids(jobs)[0])
 
 
+async def test_a_command_that_a_def_step_returns_after_the_cancel_is_not_begun(jobs: Any) -> None:
+    ended = await jobs.run_whole(
+        """
+        import time
+        @step
+        def late(ctx):
+            print("ready", flush=True)
+            while not ctx.cancelled:
+                time.sleep(0.005)
+            time.sleep(0.05)
+            return ctx.sh("echo begun; sleep 60")
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[late])])
+        """,
+        cancel_at="ready",
+    )
+    assert ended.status == "cancelled"
+    assert jobs.sink.last.error == "nobody wants it"
+    assert "begun" not in jobs.sink.text
+
+
 async def test_force_kills_at_once(jobs: Any) -> None:
     source, step = command("trap '' TERM; echo pid $$; while :; do sleep 0.02; done")
     ended = await run_until(
@@ -181,7 +201,9 @@ async def test_a_runner_that_is_killed_fails_its_job_and_leaves_nothing(jobs: An
         os.kill(runner, signal.SIGKILL)
 
     ended = await run_until(jobs, source, step, "\npid", kill)
-    assert ended == JobEnded("failed", "the runner was killed by SIGKILL before the job ended")
+    assert ended == JobEnded(
+        "failed", "the runner was killed by SIGKILL before the job ended", reason="runner", signal="SIGKILL"
+    )
     assert jobs.sink.ends == ["failed"]
     assert len(pids(jobs)) == 2
     assert all(is_zombie(pid) for pid in pids(jobs))
