@@ -166,7 +166,7 @@ class Job:
                 None if uid is None else Owner(uid, uid),
             )
         )
-        spec = BoxSpec(slot, space.root, network=settings.sandbox_network == "host")
+        spec = BoxSpec(slot, space.root, network=settings.sandbox_network == "host", limits=settings.limits)
         execution = Execution(self._shop.sandbox, spec, sink=self._reporter)
         processes.push_async_callback(execution.close)
         try:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import msgspec
 import structlog
 
 import kici
@@ -21,6 +22,7 @@ from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
+from kici.agent.sandbox import cgroups
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
@@ -44,6 +46,9 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_SLOTS         jobs side by side (1)
   KICI_SANDBOX             auto, true, false (auto)
   KICI_SANDBOX_NETWORK     host, isolated (host)
+  KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
+  KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
+  KICI_JOB_PIDS            processes and threads of a job (4096)
   KICI_WORK_DIR            where jobs run
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
@@ -77,6 +82,10 @@ async def serve(settings: Settings) -> None:
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
     choice = choose(settings.sandbox)
+    limits = cgroups.enforceable(settings.limits)
+    settings = msgspec.structs.replace(settings, job_pids=limits.pids)
+    if limits.pids is None:
+        log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
     silence = Silence()
     outbox = Outbox(silence.clock)

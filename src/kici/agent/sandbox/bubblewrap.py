@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
+from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
@@ -69,6 +70,15 @@ class Bubblewrap:
 
     async def run(self, spec: BoxSpec, command: Sequence[str], socket: int) -> Box:
         """`start`, for any command. Raises `SandboxUnavailable` with bubblewrap's own words if it does not come up."""
+        cgroup = ControlGroup.make(spec.limits)
+        try:
+            return await self._run(spec, command, socket, cgroup)
+        except BaseException:
+            if cgroup is not None:
+                await asyncio.shield(cgroup.kill())
+            raise
+
+    async def _run(self, spec: BoxSpec, command: Sequence[str], socket: int, cgroup: ControlGroup | None) -> Box:
         owner = self.owner(spec.slot)
         uid = os.geteuid() if owner is None else owner
         gid = os.getegid() if owner is None else owner
@@ -81,7 +91,7 @@ class Bubblewrap:
         env = runner_env(f"{WORK}/home", "/tmp") | {"PATH": _PATH}  # noqa: S108
         try:
             argv = [*self._arguments(spec, uid, gid), *command]
-            started = spawn(argv, env, socket, (passwd, group, info_write))
+            started = spawn(argv if cgroup is None else cgroup.entered(argv), env, socket, (passwd, group, info_write))
         except BaseException:
             os.close(info_read)
             raise
@@ -93,7 +103,9 @@ class Bubblewrap:
             if init is None:
                 code = await started.child.wait()
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
-            return WrappedBox(spec.root, started, init)
+            if cgroup is not None:
+                cgroup.watch()
+            return WrappedBox(spec.root, started, init, cgroup)
         except BaseException:
             started.child.signal(signal.SIGKILL)
             await asyncio.shield(started.child.wait())
@@ -141,11 +153,12 @@ class Bubblewrap:
 
 
 class WrappedBox:
-    def __init__(self, root: Path, started: Started, init: int) -> None:
+    def __init__(self, root: Path, started: Started, init: int, cgroup: ControlGroup | None) -> None:
         self._root = root
         self._started = started
         self._init = init
         """The first process of the PID namespace: when it has ended, the kernel has ended all others."""
+        self._cgroup = cgroup
         self._killing: asyncio.Task[None] | None = None
 
     @property
@@ -166,12 +179,14 @@ class WrappedBox:
         return f"{WORK}/{inside}" if inside.parts else WORK
 
     def usage(self) -> Usage:
-        return Usage()
+        return Usage() if self._cgroup is None else self._cgroup.usage()
 
     def last_words(self) -> str:
         return self._started.words.text()
 
     async def _kill(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.usage()  # while there is something to measure
         watch = None
         with suppress(OSError):
             watch = os.pidfd_open(self._init)
@@ -181,6 +196,11 @@ class WrappedBox:
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
+        if self._cgroup is not None:
+            try:
+                await self._cgroup.kill()
+            except TimeoutError:
+                report_survivors(self._init)
         self._started.words.close()
 
 
