@@ -13,6 +13,8 @@ from hypothesis.strategies import DrawFn
 from msgspec import Struct
 
 HEAD = """
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from kici import Ctx, Retry, changed, hook, job, jobs, manual, parallel, push, rule, skip_if, step, workflow
@@ -49,6 +51,46 @@ async def breaks(ctx: Ctx) -> None:
     await ctx.sh("exit 9")
 
 
+async def hands_over(ctx: Ctx) -> None:
+    await ctx.set_secret_output("TOKEN", f"token of {ctx.job.full_name}")
+
+
+def received(ctx: Ctx) -> str:
+    return hashlib.sha256(ctx.secrets.get("TOKEN", "none").encode()).hexdigest()
+
+
+async def uploads(ctx: Ctx) -> None:
+    Path("out.txt").write_text(ctx.job.full_name)
+    await ctx.artifacts.upload(ctx.job.full_name, "out.txt")
+
+
+async def downloads(ctx: Ctx) -> dict[str, list[str]]:
+    found = {}
+    for one in (one for need in ctx.needs.values() for one in need):
+        try:
+            await ctx.artifacts.download(one.name, f"of/{one.name}")
+            found[one.name] = [Path(f"of/{one.name}/out.txt").read_text()]
+        except Exception as error:
+            found[one.name] = [type(error).__name__]
+    return found
+
+
+async def caches(ctx: Ctx) -> list[Any]:
+    # Its own entry, and then those of what it needs.
+    wanted = [ctx.job.full_name, *(one.name for need in ctx.needs.values() for one in need)]
+    found = []
+    for name in wanted:
+        async with ctx.cache(f"{ctx.workflow.name} {name}", "cached.txt") as use:
+            found.append([use.hit, use.matched_key, Path("cached.txt").read_text() if use.hit else ""])
+            Path("cached.txt").write_text(ctx.job.full_name)
+    return found
+
+
+def waits(ctx: Ctx) -> Any:
+    print("READY TO BE CANCELLED")
+    return ctx.sh("sleep 60")
+
+
 def values(ctx: Ctx) -> list[str]:
     return ["a", "b"]
 
@@ -74,6 +116,11 @@ STEPS = {
     "together": 'parallel(step({name}, facts), step({second}, "true"), fail_fast=False)',
     "apart": 'parallel(step({name}, "exit 8"), step({second}, "true"), fail_fast=False)',
     "halted": 'parallel(step({name}, "exit 8"), step({second}, "sleep 60"))',
+    "hands over": "step({name}, hands_over)",
+    "received": "step({name}, received)",
+    "uploads": "step({name}, uploads)",
+    "downloads": "step({name}, downloads)",
+    "caches": "step({name}, caches)",
     "in turn": "parallel(step({name}, facts), step({second}, facts), max_parallel=1)",
 }
 RULES = {
@@ -94,6 +141,22 @@ MATRICES = {
     "asked": "matrix=values",
     "empty": "matrix=nothing",
 }
+GENERATORS = {
+    "two": """    return [
+        job(NAME + " a", runs_on="linux", steps=[STEPS]),
+        job(NAME + " b", runs_on="linux", needs=[NAME + " a"], matrix=["u", "v"], steps=["true"]),
+    ]""",
+    "yields": """    title = NAME
+    for letter in "abc":
+        yield job(f"{title} {letter}", runs_on="linux", steps=[STEPS])""",
+    "asks": """    title = NAME
+    needed = [one.name for need in ctx.needs.values() for one in need]
+    return [job(f"{title} {number}", runs_on="linux", steps=[STEPS]) for number, _ in enumerate(needed)]""",
+    "none": "    return []",
+    "raises": "    raise LookupError(NAME)",
+    "wrong": """    return [job(NAME + " a", runs_on="linux", needs=["nobody"], steps=[STEPS])]""",
+}
+ENDINGS = (*[""] * 37, "timeout", "person", "person")
 CONDITIONS = ("on_success", "always", "on_skip", "on_failure", "failed", "skipped")
 
 
@@ -104,14 +167,16 @@ class Job(Struct, frozen=True):
     rule: str
     steps: tuple[str, ...]
     hooks: tuple[tuple[str, str], ...]
+    generator: str = ""
+    """It is none itself: a function makes jobs with its steps."""
 
 
 class Workflow(Struct, frozen=True):
     jobs: tuple[Job, ...]
     rule: str
     hooks: tuple[tuple[str, str], ...]
-    timeout: bool
-    """A last job runs until the run's timeout cancels it."""
+    ending: str
+    """Of a last job, which runs until the run's `timeout` cancels it, or a `person` does; empty = there is none."""
 
 
 @st.composite
@@ -120,9 +185,7 @@ def workflows(draw: DrawFn) -> Workflow:
     for place in range(draw(st.integers(1, 4))):
         jobs.append(draw(_jobs(place)))
     rule = draw(st.sampled_from(["", "", "", "yes", "no", "changed"]))
-    return Workflow(
-        tuple(jobs), rule, draw(_hooks(("on_failure", "cleanup"))), draw(st.sampled_from([False] * 19 + [True]))
-    )
+    return Workflow(tuple(jobs), rule, draw(_hooks(("on_failure", "cleanup"))), draw(st.sampled_from(ENDINGS)))
 
 
 @st.composite
@@ -134,6 +197,7 @@ def _jobs(draw: DrawFn, place: int) -> Job:
         rule=draw(st.sampled_from(["", "", "", "", *RULES])),
         steps=tuple(draw(st.lists(st.sampled_from(["fine", "facts", *STEPS]), min_size=1, max_size=3))),
         hooks=draw(_hooks(HOOKS)),
+        generator=draw(st.sampled_from([""] * 9 + list(GENERATORS))),
     )
 
 
@@ -147,20 +211,32 @@ def text(name: str, workflow: Workflow) -> str:
     lines = []
     for place, job in enumerate(workflow.jobs):
         needs = ", ".join(f"{name}_{other}.when({condition!r})" for other, condition in job.needs)
+        if job.generator:
+            lines.append(_generator(f"{name}_{place}", f"job {place}", needs, job))
+            continue
         options = ['runs_on="linux"', f"needs=[{needs}]", MATRICES[job.matrix], RULES[job.rule], *_written(job.hooks)]
         steps = ", ".join(_step(number, kind) for number, kind in enumerate(job.steps))
         lines.append(f"{name}_{place} = job({f'job {place}'!r}, steps=[{steps}], {', '.join(filter(None, options))})")
     listed = [f"{name}_{place}" for place in range(len(workflow.jobs))]
     options = [RULES[workflow.rule], *_written(workflow.hooks)]
-    if workflow.timeout:
+    if workflow.ending:
         needs = ", ".join(f'{one}.when("always")' for one in listed)
-        lines.append(f'{name}_last = job("last", runs_on="linux", needs=[{needs}], steps=["sleep 60"], on_cancel=fine)')
+        lines.append(
+            f'{name}_last = job("last", runs_on="linux", needs=[{needs}], steps=[step("wait", waits)], on_cancel=fine)'
+        )
         listed.append(f"{name}_last")
+    if workflow.ending == "timeout":
         options.append('timeout="15s"')
     started = "on=[push(), manual()]"
     rest = ", ".join(filter(None, options))
     lines.append(f"{name} = workflow({name!r}, {started}, jobs=[{', '.join(listed)}], {rest})")
     return "\n".join(lines) + "\n"
+
+
+def _generator(variable: str, title: str, needs: str, job: Job) -> str:
+    steps = ", ".join(_step(number, kind) for number, kind in enumerate(job.steps))
+    body = GENERATORS[job.generator].replace("NAME", repr(title)).replace("STEPS", steps)
+    return f"@jobs({title!r}, needs=[{needs}])\ndef {variable}(ctx: Ctx) -> Any:\n{body}"
 
 
 def _step(number: int, kind: str) -> str:

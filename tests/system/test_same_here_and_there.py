@@ -10,6 +10,9 @@ import asyncio
 import json
 import os
 import re
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.support import generated
 from tests.support.stack import Stack
 
+READY = b"READY TO BE CANCELLED"
 AT_ONCE = 10
 """Workflows of one commit."""
 
@@ -59,7 +63,10 @@ async def compare(up: Stack, count: int, of: int) -> int:
         await up.kici("compile", cwd=root)
         await up.commit(root, f"workflows from {first}")
         sha = await up.push(root)
-        here, there = await asyncio.gather(_here(up, root), _there(up, sha, len(chunk)))
+        cancelled = any(one.ending == "person" for one in chunk.values())
+        here, there = await asyncio.gather(
+            _here(up, root, cancelled=cancelled), _there(up, sha, len(chunk), cancelled=cancelled)
+        )
         for name in chunk:
             differing = _differing(here.get(name), there.get(name))
             assert not differing, f"{name} of seed {of}: {differing}\n{generated.text(name, chunk[name])}"
@@ -79,10 +86,10 @@ def _differing(here: Any, there: Any, where: str = "") -> list[str]:
 
 
 def _chunks(workflows: dict[str, generated.Workflow]) -> Iterator[dict[str, generated.Workflow]]:
-    """One whose timeout counts is alone: its jobs must not wait for those of others."""
-    timed = [name for name, one in workflows.items() if one.timeout]
-    others = [name for name in workflows if name not in timed]
-    for names in [*([name] for name in timed), *batched(others, AT_ONCE)]:
+    """One whose timeout counts is alone: its jobs must not wait for those of others. So is one that is cancelled."""
+    alone = [name for name, one in workflows.items() if one.ending]
+    others = [name for name in workflows if name not in alone]
+    for names in [*([name] for name in alone), *batched(others, AT_ONCE)]:
         yield {name: workflows[name] for name in names}
 
 
@@ -91,8 +98,12 @@ def batched(names: list[str], size: int) -> Iterator[list[str]]:
         yield names[first : first + size]
 
 
-async def _here(up: Stack, root: Path) -> dict[str, Any]:
-    said = await up.kici("run", "local", "--event", "push", "--changed", "src/a.txt", "--json", cwd=root, check=False)
+async def _here(up: Stack, root: Path, *, cancelled: bool = False) -> dict[str, Any]:
+    command = ("run", "local", "--event", "push", "--changed", "src/a.txt", "--json")
+    if cancelled:
+        said = await _interrupted(up, *command, cwd=root)
+    else:
+        said = await up.kici(*command, cwd=root, check=False)
     # What it says while it runs follows.
     document, _ = json.JSONDecoder().raw_decode(said, said.index("{\n"))
     return {
@@ -104,10 +115,39 @@ async def _here(up: Stack, root: Path) -> dict[str, Any]:
     }
 
 
-async def _there(up: Stack, sha: str, expected: int) -> dict[str, Any]:
+async def _interrupted(up: Stack, *command: str, cwd: Path) -> str:
+    """What it said in all: SIGINT when the step says that it is ready for it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kici.cli.main", *command), cwd=cwd, env=up.env, stdout=PIPE, stderr=STDOUT
+    )
+    assert process.stdout
+    said = b""
+    async with asyncio.timeout(120):
+        while data := await process.stdout.read(65_536):
+            said += data
+            if READY in said:
+                process.send_signal(signal.SIGINT)
+                said += await process.stdout.read()
+        await process.wait()
+    return said.decode()
+
+
+async def _cancelled_by_a_person(up: Stack, run_id: str) -> None:
+    job = await up.job(run_id, "last", "running", deadline=120)
+
+    async def is_ready() -> bool | None:
+        return READY.decode() in await up.log(run_id, job["jobId"], 0) or None
+
+    await up.until(is_ready, "the step that waits", 60)
+    await up.kici("runs", "cancel", run_id)
+
+
+async def _there(up: Stack, sha: str, expected: int, *, cancelled: bool = False) -> dict[str, Any]:
     await up.run_of(sha, deadline=60)
     found = {}
     for run in await up.runs(sha):
+        if cancelled:
+            await _cancelled_by_a_person(up, run["runId"])
         ended = await up.ended(run["runId"], deadline=180)
         jobs = await up.jobs(run["runId"])
         found[run["workflowName"]] = {
@@ -117,6 +157,7 @@ async def _there(up: Stack, sha: str, expected: int) -> dict[str, Any]:
     return found
 
 
+_BY_SOMEBODY = re.compile(r"cancelled by SIGINT|run cancelled via API|cancelled by .*")
 _UNMET = re.compile(r"(.+) ended as (\w+) \(needed .+\)")
 
 
@@ -133,13 +174,18 @@ def _jobs(jobs: dict[str, Any]) -> dict[str, Any]:
 def _job(job: dict[str, Any], error: str | None, steps: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "status": job["status"],
-        "error": error or "",
+        "error": _said(error),
         "outputs": job.get("outputs") or {},
         "steps": [
-            (one["name"], one["status"], max(one.get("attempt", 1), 1), one.get("exitCode"), one.get("error") or "")
+            (one["name"], one["status"], max(one.get("attempt", 1), 1), one.get("exitCode"), _said(one.get("error")))
             for one in steps
         ],
     }
+
+
+def _said(error: str | None) -> str:
+    """Who cancels is another one here and there."""
+    return _BY_SOMEBODY.sub("cancelled by a person", error or "")
 
 
 def _steps(job: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from kici.wire.runner import MIN_SECRET_BYTES
+
 MAX_SECRETS = 20
 """Of a job."""
 MAX_SECRET_BYTES = 65_536
@@ -32,6 +34,8 @@ class HandedOver:
         if not _SECRET.fullmatch(name):
             return f"{what}: its name is to be 1 to 100 letters, digits and _, the first no digit"
         size = len(value.encode(errors="replace"))
+        if size < MIN_SECRET_BYTES:
+            return f"{what}: it has {size} bytes, and with fewer than {MIN_SECRET_BYTES} it cannot be hidden in logs"
         if size > MAX_SECRET_BYTES:
             return f"{what}: it has {size:,} bytes; the limit is {MAX_SECRET_BYTES:,}"
         if len(self._secrets | {name}) > MAX_SECRETS:

@@ -2,12 +2,16 @@
 
 A chunk leaves when nearly 192 KiB of lines are together, or 100 ms after its first line. An unfinished line waits for
 its end, or until it is 64 KiB long: then it is cut. Bytes that are no UTF-8 become replacement characters.
+
+Of a step that writes more than its limit the head and the tail are kept, and between them stands how much is missing:
+the reason of a failure is mostly at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -20,9 +24,14 @@ from kici.wire.agent import AttemptRef, LogChunk
 CHUNK_BYTES = 196_608
 """At most. Of what a runner hands over at once (64 KiB) two fit in with their times, in most logs."""
 LINE_BYTES = 65_536
+TAIL_BYTES = 262_144
+"""Of a step that writes too much: its last lines, beside the limit."""
 FLUSH_S = 0.1
 ZSTD_LEVEL = 1
 """Chunks are compressed anew when a step has ended: what counts here is the agent's time."""
+
+
+_SMALL = 8_192
 
 
 class StepLog:
@@ -50,7 +59,8 @@ class StepLog:
         self._lines = 0
         """In the pieces."""
         self._taken = 0
-        self._dropped = 0
+        self._tail: Tail | None = None
+        """Once the limit is reached."""
         self._first_line = 0
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -72,8 +82,8 @@ class StepLog:
         """Send the rest. Returns how many chunks there are in all. What comes later is dropped."""
         if not self._closed:
             self._end_line()
-            if self._dropped:
-                self._stamp(f"[TRUNCATED: {self._dropped:,} more bytes were dropped]\n".encode())
+            if self._tail is not None:
+                self._add_tail(self._tail)
             self._flush()
             self._closed = True
         return self._sequence
@@ -98,23 +108,36 @@ class StepLog:
             self._count(complete)
 
     def _count(self, complete: bytes) -> None:
-        """Let through what fits below the limit, cut at a line, and say once that the rest is missing."""
-        if self._dropped:
-            self._dropped += len(complete)
+        """Let through what fits below the limit, cut at a line, and say once that only the last lines will follow."""
+        if self._tail is not None:
+            self._tail.put(complete, self._now())
         elif self._taken + len(complete) <= self._limit:
             self._taken += len(complete)
-            self._stamp(complete)
+            self._stamp(complete, self._now())
         else:
             end = complete.rfind(b"\n", 0, max(self._limit - self._taken, 0)) + 1
-            self._dropped = len(complete) - end
             if end:
-                self._stamp(complete[:end])
-            self._stamp(b"[TRUNCATED: log output exceeded %d bytes]\n" % self._limit)
+                self._stamp(complete[:end], self._now())
+            self._stamp(
+                b"[TRUNCATED: log output exceeded %d bytes; its last lines follow when the step has ended]\n"
+                % self._limit,
+                self._now(),
+            )
+            self._tail = Tail(min(TAIL_BYTES, self._limit))
+            self._tail.put(complete[end:], self._now())
 
-    def _stamp(self, complete: bytes) -> None:
+    def _add_tail(self, tail: Tail) -> None:
+        pieces = tail.pieces()
+        if tail.dropped_bytes:
+            text = f"[TRUNCATED: {tail.dropped_bytes:,} bytes in {tail.dropped_lines:,} lines were dropped here]\n"
+            self._stamp(text.encode(), self._now())
+        for complete, at_s in pieces:
+            self._stamp(complete, at_s)
+
+    def _stamp(self, complete: bytes, at_s: float) -> None:
         if not complete.isascii():
             complete = complete.decode(errors="replace").encode()
-        stamp = _stamp(self._now())
+        stamp = _stamp(at_s)
         stamped = b"%b%b\n" % (stamp, complete[:-1].replace(b"\n", b"\n" + stamp))
         if len(stamped) <= CHUNK_BYTES:
             self._add(stamped, (len(stamped) - len(complete)) // len(stamp))
@@ -155,6 +178,42 @@ class StepLog:
         self._pieces.clear()
         self._size = self._lines = 0
         self._outbox.put_log(chunk)
+
+
+class Tail:
+    """The last lines of what is put in, with the time at which each came, to 100 ms."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._pieces: deque[tuple[bytes, float]] = deque()
+        self._size = 0
+        self.dropped_bytes = 0
+        self.dropped_lines = 0
+
+    def put(self, complete: bytes, at_s: float) -> None:
+        last, began_s = self._pieces[-1] if self._pieces else (b"", -1.0)
+        if at_s - began_s < FLUSH_S and len(last) < _SMALL:  # many small ones would take many times their bytes
+            self._pieces[-1] = (last + complete, began_s)
+        else:
+            self._pieces.append((complete, at_s))
+        self._size += len(complete)
+        while self._size - len(self._pieces[0][0]) >= self._limit:
+            self._drop(self._pieces.popleft()[0])
+
+    def pieces(self) -> list[tuple[bytes, float]]:
+        """At most as many bytes as the limit, in whole lines. Afterwards `dropped_…` say what is missing before."""
+        if self._size > self._limit:
+            first, at_s = self._pieces.popleft()
+            start = first.find(b"\n", self._size - self._limit - 1) + 1
+            self._drop(first[:start])
+            if start < len(first):
+                self._pieces.appendleft((first[start:], at_s))
+        return list(self._pieces)
+
+    def _drop(self, complete: bytes) -> None:
+        self._size -= len(complete)
+        self.dropped_bytes += len(complete)
+        self.dropped_lines += complete.count(b"\n")
 
 
 _compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)

@@ -1,79 +1,20 @@
-"""Hides secrets in a stream of bytes, whatever the borders of its pieces.
-
-Of each value these forms are hidden: raw; each line of a value with several; base64 (also the URL-safe alphabet) of a
-text that contains the value at any offset; base64 of the value alone as programs wrap it; URL-encoded; escaped as JSON.
-Values and lines shorter than `MIN_LENGTH` bytes are not hidden: they would hide half of every log.
-"""
+"""Hides secrets in a stream of bytes, whatever the borders of its pieces. `secret_forms` says what gives one away."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-MIN_LENGTH = 3
+from kici.agent.secret_forms import patterns
+
 MASK = b"***"
-_MIN_PIECE = 8
-"""Of a piece of wrapped base64: shorter ones occur by chance."""
-_WRAPS = (64, 76)
-"""Columns at which PEM writers and `base64` break lines."""
-_DFA_BYTES = 100_000
+DFA_BYTES = 100_000
 """Of all patterns: up to here the automaton that is three times as fast takes less than 30 MB."""
-_DECOYS = tuple(bytes([byte]) * 4 for byte in range(0xF8, 0xFD))
+DECOYS = tuple(bytes([byte]) * 4 for byte in range(0xF8, 0xFD))
 """Patterns that no text holds and that are never hidden. With few patterns the library looks for their rarest bytes
 first, which every hexadecimal number in a log brings up: 130 MB/s instead of 490. Beside these it does not try."""
-_STRUCTURE = b"{}[]()<>,;:\"' \t"
-"""A line made of nothing else is no secret, but part of many logs."""
-
-
-def patterns(value: str) -> set[bytes]:
-    """Every byte sequence that is hidden because of `value`. None contains a newline."""
-    raw = value.encode()
-    if len(raw) < MIN_LENGTH:
-        return set()
-    found: set[bytes] = set()
-    for text in {value, value.strip()} - {""}:
-        found.update(_escaped(text))
-        found.update(_base64(text.encode()))
-    for line in value.replace("\r", "\n").split("\n"):
-        stripped = line.strip()
-        if stripped.encode().strip(_STRUCTURE):
-            found.add(stripped.encode())
-            found.update(_escaped(stripped))
-    return {pattern for pattern in found if len(pattern) >= MIN_LENGTH and b"\n" not in pattern}
-
-
-def _escaped(text: str) -> Iterator[bytes]:
-    yield text.encode()
-    for encoded in (quote(text, safe=""), quote_plus(text), quote(text)):
-        yield encoded.encode()
-        yield _lower_percent(encoded).encode()
-    for ascii_only in (True, False):
-        yield json.dumps(text, ensure_ascii=ascii_only)[1:-1].encode()
-
-
-def _lower_percent(encoded: str) -> str:
-    head, *rest = encoded.split("%")
-    return head + "".join(f"%{part[:2].lower()}{part[2:]}" for part in rest)
-
-
-def _base64(raw: bytes) -> Iterator[bytes]:
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        whole = encode(raw)
-        yield from (whole, whole.rstrip(b"="))
-        for columns in _WRAPS:
-            pieces = (whole[start : start + columns] for start in range(0, len(whole), columns))
-            yield from (piece for piece in pieces if len(piece) >= _MIN_PIECE)
-        for offset in range(3):
-            # Only the characters that are made of the value's bits alone.
-            first, end = -(-8 * offset // 6), 8 * (offset + len(raw)) // 6
-            core = encode(bytes(offset) + raw)[first:end]
-            if len(core) > MIN_LENGTH:
-                yield core
 
 
 class Secrets:
@@ -103,12 +44,12 @@ class Secrets:
         if self._automaton is None:
             size = sum(map(len, self._patterns))
             self._automaton = BytesAhoCorasick(
-                [*_DECOYS, *sorted(self._patterns)],
+                [*DECOYS, *sorted(self._patterns)],
                 matchkind=MatchKind.Standard,
-                implementation=Implementation.DFA if size <= _DFA_BYTES else None,
+                implementation=Implementation.DFA if size <= DFA_BYTES else None,
             )
         matches = self._automaton.find_matches_as_indexes(data, overlapping=True)
-        return sorted((start, end) for pattern, start, end in matches if pattern >= len(_DECOYS))
+        return sorted((start, end) for pattern, start, end in matches if pattern >= len(DECOYS))
 
     def mask(self, text: str) -> str:
         """A whole text at once: an error message, a name."""
@@ -116,7 +57,7 @@ class Secrets:
         return (masker.feed(text.encode(errors="replace")) + masker.flush()).decode(errors="replace")
 
     def mask_all(self, value: Any) -> Any:
-        """Every string inside a JSON-like value, keys too."""
+        """Every string and number inside a JSON-like value, keys too. A number that shows a secret becomes `***`."""
         match value:
             case str():
                 return self.mask(value)
@@ -124,8 +65,11 @@ class Secrets:
                 return {self.mask_all(key): self.mask_all(item) for key, item in value.items()}
             case list() | tuple():
                 return [self.mask_all(item) for item in value]
-            case _:
+            case None | bool():
                 return value
+            case _:  # a number, whose digits may be a secret
+                digits = str(value)
+                return value if self.mask(digits) == digits else MASK.decode()
 
 
 class Masker:

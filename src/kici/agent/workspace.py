@@ -1,25 +1,25 @@
 """A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
 
-`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`,
-`home/`.
-Where the agent is root, everything in it belongs to the slot's own user, but `kici/`: that stays the agent's, so that
+`<work dir>/slot-<n>/<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `packages/` (of the workflow),
+`tmp/`, `home/`.
+Where the agent is root, everything in it belongs to the slot's own user, but `kici/` and `packages/`: those stay the
+agent's, so that
 user code cannot change what was verified.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
 import secrets
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
 from msgspec import Struct
 
+from kici.agent import trash
 from kici.agent.errors import DiskFull, SettingsInvalid, is_disk_full
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,10 @@ class Workspace(Struct, frozen=True):
         return self.root / "kici"
 
     @property
+    def packages(self) -> Path:
+        return self.root / "packages"
+
+    @property
     def tmp(self) -> Path:
         return self.root / "tmp"
 
@@ -60,7 +64,7 @@ class Workspace(Struct, frozen=True):
 
 @contextlib.contextmanager
 def claim(work_dir: Path) -> Iterator[None]:
-    """Keep other agents out of `work_dir`, and remove what a killed agent has left in it."""
+    """Keep other agents out of `work_dir`, and move what a killed agent has left in it to the trash."""
     try:
         work_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
         if work_dir.stat().st_uid != os.geteuid():
@@ -77,21 +81,16 @@ def claim(work_dir: Path) -> Iterator[None]:
             raise SettingsInvalid(f"another agent uses the work directory {work_dir}: set KICI_WORK_DIR") from None
         for left in work_dir.glob("slot-*"):
             log.info("removing what an earlier agent has left", directory=str(left))
-            shutil.rmtree(left, ignore_errors=True)
+            trash.throw(work_dir, left)
         yield
     finally:
         os.close(lock)
 
 
-def free_bytes(work_dir: Path) -> int:
-    room = os.statvfs(work_dir)
-    return room.f_bavail * room.f_frsize
-
-
-@contextlib.asynccontextmanager
-async def opened(work_dir: Path, slot: int, name: str, owner: Owner | None) -> AsyncIterator[Workspace]:
-    """Raises `DiskFull`."""
-    space = Workspace(slot, work_dir / f"slot-{slot}" / f"{name}-{secrets.token_hex(4)}", owner)
+@contextlib.contextmanager
+def opened(work_dir: Path, slot: int, owner: Owner | None) -> Iterator[Workspace]:
+    """Raises `DiskFull`. At the end it is thrown into the trash, however its job has left it."""
+    space = Workspace(slot, work_dir / f"slot-{slot}" / secrets.token_hex(8), owner)
     try:
         try:
             _make(space)
@@ -101,7 +100,7 @@ async def opened(work_dir: Path, slot: int, name: str, owner: Owner | None) -> A
             raise
         yield space
     finally:
-        await _remove(space.root)
+        trash.throw(work_dir, space.root)
 
 
 def _make(space: Workspace) -> None:
@@ -109,26 +108,8 @@ def _make(space: Workspace) -> None:
     space.root.mkdir(mode=0o700)
     for directory in (space.src, space.tmp, space.home):
         directory.mkdir(mode=0o700)
-    space.kici.mkdir(mode=0o755)
-    space.kici.chmod(0o755)
+    for directory in (space.kici, space.packages):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
     for directory in (space.src, space.tmp, space.home, space.root):
         space.hand_over(directory)
-
-
-async def _remove(root: Path) -> None:
-    """Everything, however deep, whoever owns it, read-only or not; links are not followed. No process uses it now."""
-    for command in (["rm"], ["chmod", "-R", "u+rwX"], ["rm"]):
-        arguments = ["-rf", "--one-file-system"] if command == ["rm"] else []
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *arguments,
-            "--",
-            str(root),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, said = await process.communicate()
-        if command == ["rm"] and not root.exists():
-            return
-    log.warning("could not remove a job's directory", directory=str(root), reason=said.decode(errors="replace")[:500])

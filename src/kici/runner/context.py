@@ -20,6 +20,7 @@ from kici.runner import waiting
 from kici.runner.artifacts import Artifacts
 from kici.runner.cache_files import CacheFiles, CacheUse
 from kici.runner.environment import Environment
+from kici.runner.hiding import check_can_be_hidden
 from kici.runner.results import NeedsView, Results
 from kici.runner.shell import Activity, Doing, Options, ShCommand, command
 from kici.runner.transfers import Transfers
@@ -35,7 +36,6 @@ from kici.wire.runner import Annotated, FromRunner, Mask, Summarized
 T = TypeVar("T")
 V = TypeVar("V", bound=EventView)
 
-_MAX_MASK_CHARS = 65_536
 _PIECE_CHARS = 65_536
 
 
@@ -140,9 +140,9 @@ class StepContext:
             print("::endgroup::")  # noqa: T201
 
     def mask(self, value: str, /) -> None:
-        if len(value) > _MAX_MASK_CHARS:
-            raise ValueError(f"a value of {len(value):,} characters cannot be hidden; the limit is {_MAX_MASK_CHARS:,}")
-        self._state.tell(Mask(value))
+        if value:
+            check_can_be_hidden(value)
+            self._state.tell(Mask(value))
 
     def annotate(
         self, level: AnnotationLevel, message: str, /, *, file: str | None = None, line: int | None = None
@@ -181,6 +181,8 @@ class StepContext:
     def set_secret_output(self, name: str, value: str, /) -> Doing[None]:
         if not isinstance(value, str) or not name.isidentifier():
             raise ValueError(f"{name!r} cannot be set: a name has letters, digits and _, and a value is text")
+
+        check_can_be_hidden(value)
 
         async def set_() -> None:
             self.mask(value)

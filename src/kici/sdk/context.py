@@ -199,7 +199,10 @@ class Ctx(Protocol):
         """Fold what is logged inside under a title."""
 
     def mask(self, value: str, /) -> None:
-        """Hide a value in everything that is logged from now on, in all the encodings in which secrets are hidden."""
+        """Hide a value in everything that is logged from now on, in all the encodings in which secrets are hidden.
+
+        Raises `ValueError` for a value of fewer than 3 bytes, which would hide half of the log. An empty one is fine.
+        """
 
     def annotate(
         self, level: AnnotationLevel, message: str, /, *, file: str | None = None, line: int | None = None

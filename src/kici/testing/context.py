@@ -16,6 +16,7 @@ from msgspec import Struct
 from kici.engine.events import Event
 from kici.errors import KiciError
 from kici.runner.environment import check_variable
+from kici.runner.hiding import check_can_be_hidden
 from kici.runner.inputs import typed_inputs
 from kici.runner.shell import argv_of
 from kici.sdk.context import Ctx
@@ -157,7 +158,9 @@ class FakeCtx:
         yield
 
     def mask(self, value: str, /) -> None:
-        self.told.masked.append(value)
+        if value:
+            check_can_be_hidden(value)
+            self.told.masked.append(value)
 
     def annotate(self, level: str, message: str, /, *, file: str | None = None, line: int | None = None) -> None:
         self.told.annotations.append(Annotation(level, message, file, line))
@@ -188,6 +191,7 @@ class FakeCtx:
         self.told.exposed.append(name)
 
     def set_secret_output(self, name: str, value: str, /) -> FakePending[None]:
+        check_can_be_hidden(value)
         return FakePending(lambda: self.told.secret_outputs.__setitem__(name, value))
 
     # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────

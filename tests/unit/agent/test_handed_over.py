@@ -28,6 +28,12 @@ def test_a_secret_output_has_the_name_of_a_variable(name: str) -> None:
     assert "its name is to be" in HandedOver().refuse_secret(name, "x")
 
 
+def test_a_secret_output_that_is_too_short_to_be_hidden_is_refused() -> None:
+    assert HandedOver().refuse_secret("PIN", "é") == (
+        "secret output 'PIN' was not kept: it has 2 bytes, and with fewer than 3 it cannot be hidden in logs"
+    )
+
+
 def test_the_payload_of_an_event_is_json_of_up_to_64_kib() -> None:
     told = HandedOver()
     assert told.refuse_event("built", {"size": [1, None, "x"]}) == ""

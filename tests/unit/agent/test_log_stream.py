@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kici.agent.log_stream import CHUNK_BYTES, LINE_BYTES, StepLog
+from kici.agent.log_stream import CHUNK_BYTES, LINE_BYTES, StepLog, Tail
 from kici.agent.masking import Secrets
 from kici.agent.outbox import Outbox
 from kici.wire.agent import Ack, AttemptRef, LogChunk
@@ -77,14 +77,50 @@ async def test_bytes_that_are_no_utf8_become_replacement_characters() -> None:
     assert await written(b"a\xff\n") == ["a\ufffd".encode()]
 
 
-async def test_output_beyond_the_limit_is_cut_at_a_line_and_counted() -> None:
-    lines = await written(b"0123456789\n" * 5, b"more\n", limit=25)
-    assert lines == [
-        b"0123456789",
-        b"0123456789",
-        b"[TRUNCATED: log output exceeded 25 bytes]",
-        b"[TRUNCATED: 38 more bytes were dropped]",
+TOO_LONG = b"[TRUNCATED: log output exceeded 25 bytes; its last lines follow when the step has ended]"
+
+
+async def test_of_output_beyond_the_limit_head_and_tail_are_kept_and_what_is_missing_is_counted() -> None:
+    pieces = [b"%09d\n" % number for number in range(9)]
+    assert await written(*pieces, limit=25) == [
+        b"000000000",
+        b"000000001",
+        TOO_LONG,
+        b"[TRUNCATED: 50 bytes in 5 lines were dropped here]",
+        b"000000007",
+        b"000000008",
     ]
+
+
+async def test_nothing_is_missing_where_head_and_tail_meet() -> None:
+    assert await written(b"0123456789\n" * 4, limit=25) == [*[b"0123456789"] * 2, TOO_LONG, *[b"0123456789"] * 2]
+
+
+async def test_the_words_that_a_step_s_log_ends_with_are_in_its_tail() -> None:
+    reader = Reader()
+    log = step_log(reader, limit=25)
+    await log.write(b"0123456789\n" * 50)
+    log.say("exit code 3")
+    await reader.read(log.close())
+    assert reader.lines()[-1] == b"exit code 3"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(1, 200), st.booleans())
+def test_a_tail_is_the_longest_end_in_whole_lines_within_its_limit(
+    parts: list[bytes], limit: int, close_together: bool
+) -> None:
+    tail, whole = Tail(limit), b""
+    for number, part in enumerate(parts):
+        complete = part + b"\n"
+        tail.put(complete, number * (0.01 if close_together else 10.0))
+        whole += complete
+    kept = b"".join(complete for complete, _ in tail.pieces())
+    lines = [one + b"\n" for one in whole.split(b"\n")[:-1]]
+    fitting: list[bytes] = []
+    while lines and sum(map(len, fitting)) + len(lines[-1]) <= limit:
+        fitting.insert(0, lines.pop())
+    assert kept == b"".join(fitting)
+    assert (tail.dropped_bytes, tail.dropped_lines) == (len(whole) - len(kept), len(lines))
 
 
 async def test_a_chunk_leaves_by_itself_after_a_short_time() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kici.agent.masking import Masker, Secrets, patterns
+from kici.agent.masking import Masker, Secrets
+from kici.agent.secret_forms import patterns
 
 LETTERS = "ab%é\n="
 secrets = st.text(LETTERS, min_size=1, max_size=9)

@@ -72,3 +72,24 @@ async def test_what_code_tells_that_outlives_its_step_is_refused_and_fails_nothi
     )
     assert ended.status == "success", ended.error
     assert jobs.sink.summaries == []
+
+
+async def test_a_value_that_is_too_short_to_be_hidden_is_refused_without_saying_it(jobs: Any) -> None:
+    ended = await jobs.run(
+        """
+        @step
+        def first(ctx):
+            ctx.mask("")
+            for refuse in (ctx.mask, lambda value: ctx.set_secret_output("PIN", value)):
+                try:
+                    refuse("42")
+                except ValueError as error:
+                    print(error)
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[first])])
+        """,
+        "first",
+    )
+    assert ended.status == "success", ended.error
+    assert jobs.sink.text.count("a value of 2 bytes cannot be hidden") == 2
+    assert "42" not in jobs.sink.text
+    assert (jobs.sink.masked, jobs.sink.secrets) == ([], {})
