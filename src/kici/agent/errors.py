@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from kici.engine.failure import Reason
 from kici.errors import KiciError
 
 
@@ -28,10 +29,18 @@ class PreparationFailed(AgentError):
     """The job ended before any user code ran. The message is the job's error."""
 
     code = "preparation_failed"
+    reason = Reason.PREPARATION
+
+
+class PreparationTimeout(PreparationFailed):
+    """The job's time was over before any user code ran."""
+
+    reason = Reason.TIMEOUT
 
 
 class DiskFull(PreparationFailed):
     code = "disk"
+    reason = Reason.DISK_FULL
 
     def __init__(self, where: Path) -> None:
         super().__init__(f"disk: no space left in the agent's work directory {where}; free some, or set KICI_WORK_DIR")

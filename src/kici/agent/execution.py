@@ -8,7 +8,6 @@ here, where no busy loop of a step stops them.
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,12 @@ from typing import Protocol
 
 import msgspec
 
+from kici.agent.post_mortem import PostMortem
 from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
-from kici.engine import timeouts
+from kici.engine import failure, timeouts
+from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
 from kici.wire.codec import UnreadableMessage
@@ -62,7 +63,6 @@ RULE_S = 60.0
 LAST_S = 1.0
 """For reading what a dead runner has said."""
 MAX_OUTPUT_BYTES = 65_536
-_MAX_ERROR_CHARS = 8_000
 _MAX_MASKS = 10_000
 
 
@@ -72,7 +72,11 @@ class Sink(Keeper, Protocol):
     async def step_started(self, index: int, attempt: int) -> None: ...
 
     async def step_ended(self, ended: StepEnded) -> None:
-        """Also of a step that has not begun: it is skipped, or cancelled."""
+        """Also of a step that has not begun: it is skipped, or cancelled. Of one that has begun and did not succeed the
+        error is the last line of its log."""
+
+    def hide(self, text: str) -> str:
+        """Without the job's secrets."""
 
     async def output(self, index: int, data: bytes) -> None: ...
 
@@ -93,18 +97,19 @@ class RunnerFailed(KiciError):
 class Execution:
     """`prepare`, then `run` once, and always `close`. `cancel` may come at any time in between."""
 
-    def __init__(self, sandbox: Sandbox, spec: BoxSpec, *, sink: Sink) -> None:
+    def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
         self._sandbox = sandbox
         self._spec = spec
-        self._sink = sink
         self._box: Box | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._transfers = Transfers(sink, self._send)
+        self._sink: Sink  # until `run` there is nobody, and nothing to tell
+        self._transfers: Transfers
         self._job: LockJob | None = None
         self._order: StepOrder | None = None
         self._began = False
         """The runner has been told what to do: what it hears before that it would take for its job."""
+        self._post_mortem: PostMortem | None = None
         self._masks = 0
         self._verdict: JobEnded | None = None
         """How the job ends whatever the runner says from now on."""
@@ -143,9 +148,15 @@ class Execution:
         if not isinstance(ready, Ready):
             await self._box.kill()
             words = self._box.last_words()
-            raise RunnerFailed(f"{_died(await self._box.wait())} before it was ready: {words or 'it says nothing'}")
+            died = failure.of_runner(await self._box.wait(), "before it was ready")
+            raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
 
-    async def run(self, start: Start, *, spent_s: float = 0.0) -> JobEnded:
+    async def lost(self) -> str:
+        """Wait until the runner has ended; how. After `prepare`."""
+        assert self._box
+        return failure.of_runner(await self._box.wait(), "while it stood ready")
+
+    async def run(self, start: Start, *, sink: Sink, spent_s: float = 0.0) -> JobEnded:
         """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
 
         `spent_s` of the job's timeout are over.
@@ -154,8 +165,10 @@ class Execution:
         assert self._writer
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
-            return JobEnded("cancelled", self._cancelled)
+            return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
+        self._sink, self._transfers = sink, Transfers(sink, self._send)
         self._job, self._order = start.job, StepOrder(start.job)
+        self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
@@ -166,7 +179,14 @@ class Execution:
                     max(limit_ms / 1000 - spent_s, 0), self._job_timeout, limit_ms
                 )
             await asyncio.wait((conversation, stopped, died), return_when=asyncio.FIRST_COMPLETED)
-            if died.done():
+            if conversation.done() and conversation.result() is None and not self._stopping.is_set():
+                # Its socket is closed: mostly since it has ended, and then how it did is told.
+                await asyncio.wait((died, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
+                if not died.done():
+                    self._verdict = self._verdict or JobEnded(
+                        "failed", "the runner closed its socket before the job ended", reason=Reason.RUNNER
+                    )
+            elif died.done():
                 # What it said last may still be in the socket, which a process that it forked may hold open.
                 await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
             told = conversation.result() if conversation.done() else None
@@ -180,9 +200,9 @@ class Execution:
             with suppress(asyncio.CancelledError):
                 await conversation
             await self._transfers.close()
-        ended = self._verdict or told or JobEnded("failed", f"{_died(await self._box.wait())} before the job ended")
+        ended = self._verdict or told or self._post_mortem.of_runner(await self._box.wait())
         await self._close_steps(ended)
-        return ended
+        return self._post_mortem.of_job(ended)
 
     def cancel(self, reason: str, *, force: bool = False) -> None:
         """Ask the job to end: its steps get the grace period, unless `force`. Again with `force`: kill at once."""
@@ -204,7 +224,7 @@ class Execution:
 
     def _begin_cancel(self, reason: str, force: bool) -> None:
         if self._verdict is None:
-            self._verdict = JobEnded("cancelled", reason)
+            self._verdict = JobEnded("cancelled", reason, reason=Reason.CANCELLED)
             self._ask_to_end(Cancel(reason))
         if force:
             self._stopping.set()
@@ -212,7 +232,7 @@ class Execution:
     def _job_timeout(self, limit_ms: int) -> None:
         if self._verdict is None:
             reason = timeouts.of_job(limit_ms)
-            self._verdict = JobEnded("failed", reason)
+            self._verdict = JobEnded("failed", reason, reason=Reason.TIMEOUT)
             self._ask_to_end(Cancel(reason, failed=True))
 
     def _ask_to_end(self, cancel: Cancel) -> None:
@@ -229,7 +249,7 @@ class Execution:
     def _step_timeout(self, name: str, limit_s: float) -> None:
         if self._verdict is None:
             error = f"step {name!r} did not stop at its timeout of {limit_s:g} s: the job was killed"
-            self._verdict = JobEnded("failed", error)
+            self._verdict = JobEnded("failed", error, reason=Reason.TIMEOUT)
         self._stopping.set()
 
     # ── what the runner says ─────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +271,7 @@ class Execution:
                     return self._job_ended(message)
                 await self._heard(message)
         except (UnreadableMessage, RunnerFailed, ProtocolBroken) as error:
-            return JobEnded("failed", f"the runner broke the protocol: {error}")
+            return JobEnded("failed", f"the runner broke the protocol: {error}", reason=Reason.RUNNER)
         except OSError:  # the runner is gone while we wrote
             return None
 
@@ -299,20 +319,22 @@ class Execution:
 
     async def _step_ended(self, ended: StepEnded) -> None:
         assert self._order
+        assert self._post_mortem
         self._order.end(ended)
         if ended.index in self._step_deadlines:
             self._step_deadlines.pop(ended.index).cancel()
-        await self._sink.step_ended(msgspec.structs.replace(ended, error=ended.error[:_MAX_ERROR_CHARS]))
+        await self._sink.step_ended(self._post_mortem.of_step(ended))
 
     def _job_ended(self, ended: JobEnded) -> JobEnded:
         assert self._order
         self._order.end_job(ended)
-        ended = msgspec.structs.replace(ended, error=ended.error[:_MAX_ERROR_CHARS])
+        # What only we know of it, whatever it says.
+        ended = msgspec.structs.replace(ended, reason="", exit_code=None, signal="", peak_memory_bytes=None)
         verdict = self._verdict
         if verdict is None:
             self._check(ended.status != "cancelled", "a cancelled job that nobody cancelled")
         elif _says_more(ended, verdict):
-            self._verdict = ended
+            self._verdict = msgspec.structs.replace(ended, reason=verdict.reason)
         else:
             # What the steps did until they were stopped still counts.
             self._verdict = msgspec.structs.replace(verdict, outputs=ended.outputs)
@@ -321,11 +343,12 @@ class Execution:
     async def _close_steps(self, ended: JobEnded) -> None:
         """Tell the ends of steps that the runner could not tell."""
         assert self._order
+        assert self._post_mortem
         status = "cancelled" if ended.status == "cancelled" else "failed"
         for index, attempt in list(self._order.running()):
-            last = StepEnded(index, status, error=ended.error, attempt=attempt)
+            last = StepEnded(index, status, error=ended.error, attempt=attempt, reason=ended.reason)
             self._order.end(last)
-            await self._sink.step_ended(last)
+            await self._sink.step_ended(self._post_mortem.of_step(last))
 
     def _runs(self, index: int) -> bool:
         return self._order is not None and self._order.runs(index)
@@ -374,11 +397,3 @@ def _says_more(ended: JobEnded, verdict: JobEnded) -> bool:
 def _frame(message: FromHost) -> bytes:
     body = from_host.encode(message)
     return len(body).to_bytes(4, "big") + body
-
-
-def _died(code: int) -> str:
-    if code < 0:
-        with suppress(ValueError):
-            return f"the runner was killed by {signal.Signals(-code).name}"
-        return f"the runner was killed by signal {-code}"
-    return f"the runner exited with code {code}"

@@ -57,10 +57,8 @@ class Reporter:
         """Into the log of the preparation."""
         self._log(PREPARATION).say(text)
 
-    def not_prepared(self, error: str, status: StepStatus) -> None:
-        if error:
-            self.say(error)
-        self._end(StepEnded(PREPARATION, status, error=error))
+    def not_prepared(self, error: str, status: StepStatus, reason: str) -> None:
+        self._end(StepEnded(PREPARATION, status, error=error, reason=reason))
 
     # ── what the runner tells ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -74,7 +72,7 @@ class Reporter:
         if ended.final:
             self._end(ended)
         else:
-            self._log(ended.index).say(f"[kici] attempt {ended.attempt} failed: {ended.error or 'no reason given'}")
+            self._say(ended.index, f"attempt {ended.attempt} failed: {ended.error or 'no reason given'}")
             self._remarks.pop(ended.index, None)
 
     async def output(self, index: int, data: bytes) -> None:
@@ -112,12 +110,16 @@ class Reporter:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def close(self, status: StepStatus, error: str) -> None:
+    def close(self, status: StepStatus, error: str, reason: str = "") -> None:
         """Whatever is still open ends like this: the job is over."""
         for index in sorted(self._started):
-            self._end(StepEnded(index, status, error=error, attempt=self._attempts[index]))
+            attempt = self._attempts[index]
+            self._end(StepEnded(index, status, error=error, attempt=attempt, reason=reason))
         for step_log in self._logs.values():
             step_log.close()
+
+    def hide(self, text: str) -> str:
+        return self._secrets.mask(text)
 
     def clean(self, error: str) -> str:
         """An error that may leave: masked, bounded, encodable."""
@@ -131,6 +133,8 @@ class Reporter:
 
     def _end(self, ended: StepEnded) -> None:
         at_ms = self.now_ms()
+        if ended.index in self._started and ended.error and ended.status in (StepStatus.FAILED, StepStatus.CANCELLED):
+            self._say(ended.index, ended.error)
         chunks = self._logs[ended.index].close() if ended.index in self._logs else 0
         remarks = self._remarks.pop(ended.index, None)
         self._status(
@@ -138,8 +142,7 @@ class Reporter:
             ended.status,
             at_ms,
             started_at_ms=self._started.pop(ended.index, at_ms),
-            exit_code=ended.exit_code,
-            error=self.clean(ended.error),
+            ended=ended,
             log_chunks=chunks,
             step_attempt=ended.attempt,
             annotations=remarks.annotations() if remarks else (),
@@ -153,8 +156,7 @@ class Reporter:
         at_ms: int,
         *,
         started_at_ms: int = 0,
-        exit_code: int | None = None,
-        error: str = "",
+        ended: StepEnded | None = None,
         log_chunks: int = 0,
         step_attempt: int = 1,
         annotations: tuple[Annotation, ...] = (),
@@ -169,12 +171,16 @@ class Reporter:
                 status=status,
                 at_ms=at_ms,
                 started_at_ms=started_at_ms,
-                exit_code=exit_code,
-                error=error,
+                exit_code=ended.exit_code if ended else None,
+                error=self.clean(ended.error) if ended else "",
                 log_chunks=log_chunks,
                 step_attempt=step_attempt,
                 annotations=annotations,
                 summary=summary,
+                reason=ended.reason if ended else "",
+                signal=ended.signal if ended else "",
+                last_lines=self.hide(ended.last_lines) if ended else "",
+                peak_memory_bytes=ended.peak_memory_bytes if ended else None,
             )
         )
 
@@ -183,7 +189,10 @@ class Reporter:
 
     def _left_out(self, index: int, what: str) -> None:
         if what:
-            self._log(index).say(f"[kici] {what}")
+            self._say(index, what)
+
+    def _say(self, index: int, text: str) -> None:
+        self._log(index).say(f"[kici] {text}")
 
     def _log(self, index: int) -> StepLog:
         if index not in self._logs:

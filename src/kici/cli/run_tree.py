@@ -7,7 +7,8 @@
 │  └─ ✗ pytest  failed  1.9s  exit code 1
 └─ ○ deploy  pending  waits for test
 
-Below a step stand its annotations: `! warning  src/app.py:7  unused import`.
+Below a step stand the last lines that it wrote, if it failed, and its annotations:
+`! warning  src/app.py:7  unused import`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from kici.engine import failure
 from kici.wire import api
 
 if TYPE_CHECKING:
@@ -37,10 +39,11 @@ _LOOKS = {
     "error": ("✗", "x", "red"),
     "warning": ("⚠", "!", "yellow"),
     "notice": ("·", ".", "cyan"),
+    "output": ("»", ">", "bright_black"),
 }
 """Status, or level of an annotation → mark, mark without Unicode, colour."""
 _WAITS = ("○", "o", "bright_black")
-_UNSAID = frozenset({"success", "error", "warning", "notice"})
+_UNSAID = frozenset({"success", "error", "warning", "notice", "output"})
 """The mark says it, or the name: that of an annotation is its level."""
 _RUNS = frozenset({"running", "recovering", "cancelling"})
 _ASCII = str.maketrans({"├": "|", "└": "`", "│": "|", "─": "-"})
@@ -85,6 +88,9 @@ def lines(run: api.Run, jobs: Sequence[api.Job], now: datetime) -> Iterator[Line
             indent = ("   " if last else "│  ") + ("└─ " if place == len(steps) else "├─ ")
             yield Line(indent, step.step_name, step.status, _duration(step, now), _trouble(step))
             below = ("   " if last else "│  ") + ("   " if place == len(steps) else "│  ")
+            if step.status == "failed" and step.last_lines:
+                for text in step.last_lines.split("\n"):
+                    yield Line(below, text, "output", "")
             for one in step.annotations:
                 where = f"{one.file}:{one.line}" if one.file and one.line else one.file
                 yield Line(below, one.level, one.level, "", _joined(where, one.message))
@@ -152,7 +158,14 @@ def _trouble(step: api.Step) -> str:
     exit_code = f"exit code {step.exit_code}" if step.exit_code and str(step.exit_code) not in message else ""
     tries = f"try {step.attempt}" if step.attempt > 1 else ""
     allowed = "(allowed to fail)" if step.status == "failed" and step.continue_on_error else ""
-    return _joined(tries, exit_code, message, allowed)
+    return _joined(tries, exit_code, message, _peak(step), allowed)
+
+
+def _peak(what: api.Job | api.Step) -> str:
+    """Of what failed: the rest needs no explanation."""
+    if what.status != "failed" or what.peak_memory_bytes is None or "peak " in (what.error_message or ""):
+        return ""
+    return f"(peak memory {failure.size(what.peak_memory_bytes)})"
 
 
 def _joined(*parts: str | None) -> str:

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 
+from kici.engine.failure import Reason
 from kici.runner import job
 from kici.runner.capture import Capture
 from kici.runner.environment import Environment
@@ -70,13 +71,12 @@ def _import(start: Start, link: Link, capture: Capture) -> Found | None:
     except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the author's code
         if isinstance(error, WorkflowMismatch):
             reason = str(error)
-            capture.say(reason)
         else:
             reason = f"the workflow cannot be imported: {sentence(error)}"
             capture.say(traceback_text(error, start.kici_dir))
         capture.end_now(0)
-        link.send(StepEnded(0, "failed", error=reason))
-        link.send(JobEnded("failed", reason))
+        link.send(StepEnded(0, "failed", error=reason, reason=Reason.ERROR))
+        link.send(JobEnded("failed", reason, failed_step=0))
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -10,13 +11,16 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from kici.engine.failure import Reason
 from kici.errors import KiciError
+from kici.runner import processes
 from kici.runner.capture import Capture, step_index
 from kici.runner.context import JobState, StepContext
 from kici.runner.environment import MARK, Branch, Written
 from kici.runner.link import Link
-from kici.runner.processes import children, descendants, end_descendants, reap
+from kici.runner.own_state import OwnState
 from kici.runner.shell import Activity
 from kici.runner.telling import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
@@ -37,10 +41,18 @@ class Ended(Struct, frozen=True):
     error: str = ""
     exit_code: int | None = None
     exception: BaseException | None = None
+    reason: Reason = Reason.ERROR
+    """Of one that did not succeed."""
+    last_lines: str = ""
+    """Of the output of its commands."""
     stuck: bool = False
     """Its code did not stop: nothing that needs a thread of the author's can run after it."""
     value: Any = None
     written: Written = Written({}, "")
+
+    @property
+    def signal(self) -> str:
+        return self.exception.signal if isinstance(self.exception, CommandFailed) else ""
 
 
 class Interrupted(KiciError):
@@ -73,8 +85,17 @@ class How(Struct, frozen=True):
 class Acts:
     """What the acts of one job share."""
 
-    def __init__(self, state: JobState, link: Link, capture: Capture, kici_dir: str, tmp: str) -> None:
+    def __init__(
+        self,
+        state: JobState,
+        link: Link,
+        capture: Capture,
+        kici_dir: str,
+        tmp: str,
+        own_state: OwnState | None = None,
+    ) -> None:
         self.state = state
+        self._own_state = own_state or OwnState()
         self.link = link
         self.capture = capture
         self._kici_dir = kici_dir
@@ -82,7 +103,7 @@ class Acts:
 
     def beside(self, state: JobState) -> Acts:
         """For one of several steps that run at the same time."""
-        return Acts(state, self.link, self.capture, self._kici_dir, self._tmp)
+        return Acts(state, self.link, self.capture, self._kici_dir, self._tmp, self._own_state)
 
     def context(self, index: int, how: How) -> StepContext:
         activity = Activity(index, self.link, self.capture, self.state.environment)
@@ -104,7 +125,7 @@ class Acts:
             written = environment.apply(files, self.capture.say)
             if ended.status == "success":
                 return Ended("success", value=work.result(), written=written)
-            return Ended(ended.status, ended.error, ended.exit_code, ended.exception, ended.stuck, None, written)
+            return replace(ended, written=written, last_lines=context.activity.last_output())
         finally:
             step_index.reset(token)
 
@@ -156,7 +177,9 @@ class Acts:
             return _ended(work)
         if cancelled and how.until is None:
             status, reason, grace_s = "cancelled", cancelled.reason, cancelled.grace_s
+            kind = Reason.TIMEOUT if cancelled.failed else Reason.CANCELLED
         else:
+            kind = Reason.TIMEOUT
             reason = f"{how.subject} ran longer than its timeout of {how.timeout_ms / 1000:g} s"
             if limit_s < how.timeout_ms / 1000:
                 reason = f"{how.subject} did not end within the grace period of the job"
@@ -165,34 +188,44 @@ class Acts:
         work.cancel()
         await asyncio.wait((work,), timeout=grace_s + 1)
         if not work.done():
-            return Ended(status, f"{reason}, and its code did not stop", stuck=True)
+            return Ended(status, f"{reason}, and its code did not stop", reason=kind, stuck=True)
         if not work.cancelled():
             work.exception()  # what it raised while it was stopped tells nothing new
-        return Ended(status, reason)
+        return Ended(status, reason, reason=kind)
 
     async def _leave_nothing(self, activity: Activity, *, stopped: bool) -> None:
-        grace_s = activity.grace_s if stopped else _LEFT_GRACE_S
         environment = self.state.environment
+        own = _all
         if isinstance(environment, Branch):
             # Others run beside it: only what carries its mark, or descends from that, is its own. What has shed the
             # mark ends with the group.
             mark = f"{MARK}={environment.mark}".encode()
-            await end_descendants(os.getpid(), grace_s=grace_s, spare=lambda pid: not _carries(pid, mark))
-        else:
-            if descendants(os.getpid()):
-                await end_descendants(os.getpid(), grace_s=grace_s)
-            reap(children(os.getpid()))
+            own = lambda pid: _carries(pid, mark)  # noqa: E731
+        if left := [pid for pid in processes.descendants(os.getpid()) if own(pid)]:
+            if not stopped:
+                self.capture.say(f"[kici] still running at its end, and stopped: {processes.names(left)}")
+            grace_s = activity.grace_s if stopped else _LEFT_GRACE_S
+            await processes.end_descendants(os.getpid(), grace_s=grace_s, spare=lambda pid: not own(pid))
+        if not isinstance(environment, Branch):
+            self.tidy()
         await activity.close()
 
+    def tidy(self) -> None:
+        """No other step runs: what its code has done to the runner's own process is undone."""
+        processes.reap(processes.children(os.getpid()))
+        self._own_state.restore()
+        self.capture.repair()
+
     def _explain(self, ended: Ended) -> None:
+        """Where it comes from; the sentence itself is told with the end of the step, by the host."""
         error = ended.exception
-        if error is None:
-            if ended.error:
-                self.capture.say(ended.error)
-        elif isinstance(error, CommandFailed) and not error.__cause__ and not error.__context__:
-            self.capture.say(str(error))
-        else:
-            self.capture.say(traceback_text(error, self._kici_dir))
+        if error is None or (isinstance(error, CommandFailed) and not error.__cause__ and not error.__context__):
+            return
+        self.capture.say(traceback_text(error, self._kici_dir))
+
+
+def _all(pid: int) -> bool:
+    return True
 
 
 def _carries(pid: int, mark: bytes) -> bool:
@@ -214,11 +247,28 @@ def _ended(work: asyncio.Future[Any]) -> Ended:
     if error is None:
         return Ended("success")
     code = error.exit_code if isinstance(error, CommandFailed) else None
-    return Ended("failed", sentence(error), code, error)
+    return Ended("failed", sentence(error), code, error, _reason(error))
+
+
+def _reason(error: BaseException) -> Reason:
+    if isinstance(error, CommandFailed):
+        if error.timed_out:
+            return Reason.TIMEOUT
+        if error.exit_code is not None:
+            return Reason.EXIT_CODE
+        return Reason.SIGNAL if error.signal else Reason.ERROR
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return Reason.DISK_FULL if full else Reason.ERROR
 
 
 class Exited(Exception):
-    """The code has called `sys.exit`, which ends the act, not the runner."""
+    """The code has called `sys.exit`, or raised what is to end a process: it ends the act, not the runner."""
+
+    @classmethod
+    def by(cls, error: SystemExit | KeyboardInterrupt) -> Exited:
+        if isinstance(error, SystemExit):
+            return cls(f"the step called sys.exit({error.code!r})")
+        return cls("the step raised KeyboardInterrupt")
 
 
 async def _call(what: What, context: StepContext) -> Any:
@@ -230,23 +280,34 @@ async def _call(what: What, context: StepContext) -> Any:
             return await what.fn(context)
         value = await _in_thread(what.fn, context)
         return await value if inspect.isawaitable(value) else value
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Exited.by(error) from error
 
 
 async def _in_thread(function: Callable[[Any], Any], context: StepContext) -> Any:
-    """Unlike `asyncio.to_thread`, being cancelled does not pretend that the thread has ended: nothing can end it."""
+    """Unlike `asyncio.to_thread`, being cancelled does not pretend that the thread has ended: nothing can end it.
+
+    What it returns to be awaited is then not begun any more.
+    """
     running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, _without_exit, function, context)
+    cancelled = False
     while True:
         try:
-            return await asyncio.shield(running)
+            value = await asyncio.shield(running)
         except asyncio.CancelledError:
             if running.done():
                 raise
+            cancelled = True
+            continue
+        if cancelled and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise asyncio.CancelledError
+        return value
 
 
 def _without_exit(function: Callable[[Any], Any], context: StepContext) -> Any:
     try:
         return function(context)
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Exited.by(error) from error

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
+import re
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from signal import SIGKILL, SIGTERM
+from typing import Protocol
 
 from msgspec import Struct
 
+from kici.engine import failure
 from kici.runner.processes import Child, descendants, end_descendants, gone, signal_all
 from kici.sdk.context import MAX_CAPTURE_BYTES, Result
 from kici.sdk.errors import CommandFailed
 
 READ_BYTES = 65_536
-_TAIL_BYTES = 16_384
+TAIL_BYTES = 16_384
 _TAIL_LINES = 20
 
 
@@ -39,9 +42,15 @@ class Finished(Struct, frozen=True):
     """Only of an invocation with `capture`."""
 
 
+class Log(Protocol):
+    """Awaiting it is the back-pressure: the command's pipe fills up while it does."""
+
+    async def __call__(self, data: bytes, /, *, captured: bool = False) -> None: ...
+
+
 async def execute(
     wanted: Invocation,
-    log: Callable[[bytes], Awaitable[None]],
+    log: Log,
     leave: Callable[[asyncio.Task[None]], None],
     grace_s: Callable[[], float],
 ) -> Finished:
@@ -52,7 +61,7 @@ async def execute(
     whole tree: SIGTERM, `grace_s()`, SIGKILL.
     """
     began = time.monotonic()
-    tail = _Tail()
+    tail, captured_tail = Tail(), Tail()
     kept = bytearray()
 
     async def heard(data: bytes) -> None:
@@ -63,16 +72,18 @@ async def execute(
     async def captured(data: bytes) -> None:
         if len(kept) <= MAX_CAPTURE_BYTES:
             kept.extend(data)
-        await heard(data)
+        captured_tail.add(data)
+        if not wanted.quiet:
+            await log(data, captured=True)
 
     running = _start(wanted, heard, captured)
-    reason = ""
+    reason, timed_out = "", False
     try:
         limit = None if wanted.timeout_ms is None else wanted.timeout_ms / 1000
         async with asyncio.timeout(limit):
             await running.child.wait()
     except TimeoutError:
-        reason = f"it ran longer than {limit:g} s"
+        reason, timed_out = f"it ran longer than {limit:g} s", True
         await running.end(grace_s())
     except BaseException:
         await running.end(grace_s())
@@ -86,17 +97,20 @@ async def execute(
     if not reason and len(kept) > MAX_CAPTURE_BYTES:
         reason = f"it wrote more than {MAX_CAPTURE_BYTES:,} bytes: write them to a file"
     if reason or (wanted.check and code):
-        killed = code < 0 and not reason
-        raise CommandFailed(wanted.argv, None if reason or killed else code, tail.text(), reason or _how(code))
+        killed = f"killed by {failure.signal_name(-code)}" if code < 0 else ""
+        raise CommandFailed(
+            wanted.argv,
+            None if reason or killed else code,
+            _lines(tail.text() or captured_tail.text(), _TAIL_LINES),
+            reason or killed,
+            signal="" if reason else failure.signal_of(code),
+            timed_out=timed_out,
+        )
     return Finished(Result(wanted.argv, code, time.monotonic() - began), bytes(kept))
 
 
-def _how(code: int) -> str:
-    if code >= 0:
-        return ""
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"
+def _lines(text: str, count: int) -> str:
+    return "\n".join(text.splitlines()[-count:])
 
 
 class _Running:
@@ -121,12 +135,12 @@ class _Running:
 
     async def _end(self, grace_s: float) -> None:
         tree = [self.child.pid, *descendants(self.child.pid)]
-        signal_all(tree, signal.SIGTERM)
+        signal_all(tree, SIGTERM)
         await gone(tree, grace_s)
         await end_descendants(self.child.pid, grace_s=0)
         if self.child.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.child.pid, signal.SIGKILL)
+                os.killpg(self.child.pid, SIGKILL)
         await self.child.wait()
 
 
@@ -246,14 +260,20 @@ class _Feeder:
         self._writable.set()
 
 
-class _Tail:
-    """The last lines of a stream."""
+class Tail:
+    """The end of a stream: whole lines, so that no piece of a secret is among them that nobody would recognise."""
 
     def __init__(self) -> None:
         self._kept = b""
+        self._cut = False
 
     def add(self, data: bytes) -> None:
-        self._kept = (self._kept + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        self._cut = self._cut or len(self._kept) + len(data) > TAIL_BYTES
+        self._kept = (self._kept + data[-TAIL_BYTES:])[-TAIL_BYTES:]
 
     def text(self) -> str:
-        return "\n".join(self._kept.decode(errors="replace").splitlines()[-_TAIL_LINES:])
+        start = 0
+        if self._cut:
+            found = re.search(rb"[\r\n]", self._kept)
+            start = found.end() if found else len(self._kept)
+        return self._kept[start:].decode(errors="replace")

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from kici.engine import failure
 from kici.engine.lockfile import HOOKS, LockJob, LockParallel, LockRule, LockStep, StepKind
 from kici.runner import evaluate, generated, rules
 from kici.runner.acts import Acts, Ended, What
@@ -75,10 +78,10 @@ async def _not_made(ended: Ended, start: Start, acts: Acts) -> JobEnded:
     """The generator has not made the job again: how the job ends, of which the first step has begun."""
     dropped = isinstance(ended.exception, generated.Dropped)
     steps = StepRunner(acts, Caches(acts), {}, begun={0})
-    await steps.end(0, Ended("skipped" if dropped else ended.status, ended.error))
+    await steps.end(0, replace(ended, status="skipped") if dropped else ended)
     for index in range(1, len(start.job.steps)):
         await steps.skip(index)
-    return JobEnded("drift_dropped" if dropped else ended.status, ended.error)
+    return JobEnded("drift_dropped" if dropped else ended.status, ended.error, failed_step=0)
 
 
 class _Sequence:
@@ -92,6 +95,7 @@ class _Sequence:
         self._authors = _authors_steps(job, found.job.steps)
         self._began = time.monotonic()
         self._failed_step = ""
+        self._failed_index: int | None = None
         self._error = ""
         """Why the job fails; empty while it does not."""
         self._broken_hook = ""
@@ -113,7 +117,9 @@ class _Sequence:
             if self._broken_hook:
                 return JobEnded("failed", f"{state.cancelled.reason} ({self._broken_hook})", outputs)
             return JobEnded("failed" if state.cancelled.failed else "cancelled", state.cancelled.reason, outputs)
-        return JobEnded("failed", self._error, outputs) if self._error else JobEnded("success", outputs=outputs)
+        if self._error:
+            return JobEnded("failed", self._error, outputs, self._failed_index)
+        return JobEnded("success", outputs=outputs)
 
     async def _refusal(self) -> str:
         """Why the job need not run, by rules that are functions: the workflow's, then its own."""
@@ -131,11 +137,11 @@ class _Sequence:
         elif self._error or self._acts.state.cancelled:
             await self._steps.skip(index)
         elif locked.kind in _AUTHORS:
-            self._note(locked, await self._steps.run(index, self._authors[index], locked))
+            self._note(index, await self._steps.run(index, self._authors[index], locked))
         elif locked.kind in (StepKind.CACHE_RESTORE, StepKind.CACHE_SAVE):
             await self._cache(index, locked)
         else:
-            self._note(locked, await self._steps.act(index, locked, What(None, locked.command), Outcome("running")))
+            self._note(index, await self._steps.act(index, locked, What(None, locked.command), Outcome("running")))
 
     async def _cache(self, index: int, locked: LockStep) -> None:
         await self._steps.start(index)
@@ -154,12 +160,13 @@ class _Sequence:
             return
         steps = {index: (self._authors[index], self._job.steps[index]) for index in members}
         for index, told in (await run_group(group, steps, self._steps, self._acts)).items():
-            self._note(self._job.steps[index], told)
+            self._note(index, told)
 
-    def _note(self, locked: LockStep, told: Told) -> None:
+    def _note(self, index: int, told: Told) -> None:
+        locked = self._job.steps[index]
         if told.status == "failed" and not self._error and (told.stuck or not locked.continue_on_error):
-            self._failed_step = locked.name
-            self._error = f"step {locked.name!r} failed: {told.error}"
+            self._failed_step, self._failed_index = locked.name, index
+            self._error = failure.of_step(locked.name, told.error)
 
     # ── hooks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,7 +180,7 @@ class _Sequence:
         hook = hooks[locked.kind]
         until = cancelled.deadline if cancelled else None
         told = await self._steps.act(index, locked, What(hook.fn, hook.command), outcome, until=until)
-        if told.status == "success":
+        if told.status in ("success", "cancelled"):  # the latter together with the job: it is not broken
             return
         said = f"{locked.kind} hook failed: {told.error}"
         if cancelled:
@@ -181,7 +188,7 @@ class _Sequence:
         elif self._error:
             self._error += f" ({said})"
         else:
-            self._error = said
+            self._error, self._failed_index = said, index
 
     def _outcome(self) -> Outcome:
         """As the steps have ended: a hook that fails changes nothing of what the others see."""

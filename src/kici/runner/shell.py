@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from kici.runner import template
 from kici.runner.capture import Capture
-from kici.runner.commands import Finished, Invocation, execute
+from kici.runner.commands import Finished, Invocation, Tail, execute
 from kici.runner.environment import Environment
 from kici.runner.link import Link
 from kici.sdk.context import Result
@@ -53,15 +54,23 @@ class Activity:
         self._blocking: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[None]] = set()
         self._stopped = ""
+        self._tail = Tail()
+        self._captured = Tail()
 
     def tell(self, message: FromRunner) -> None:
         """Raises `RuntimeError` when the step has ended, and code of it still runs."""
         if not self._capture.tell(self.index, message):
             raise RuntimeError("the step has ended: what is told now would stand with no step")
 
-    async def log(self, data: bytes) -> None:
+    async def log(self, data: bytes, /, *, captured: bool = False) -> None:
+        """Of a command; `captured`: it is what the step reads as a value, and not what went wrong."""
+        (self._captured if captured else self._tail).add(data)
         if self._capture.is_running(self.index):
             await self._link.post(Output(self.index, data))
+
+    def last_output(self) -> str:
+        """The last lines that its commands have written to the log."""
+        return self._tail.text() or self._captured.text()
 
     def run_blocking(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """From a thread. Raises `CommandFailed` when the step is stopped meanwhile."""
@@ -162,7 +171,8 @@ class ShCommand:
 
     async def _execute(self, *, capture: bool) -> Finished:
         activity = self._activity
-        sys.stdout.flush()  # a print without a newline stands before what the command writes
+        with suppress(ValueError, OSError, AttributeError):  # code may have closed or replaced it
+            sys.stdout.flush()  # a print without a newline stands before what the command writes
         return await execute(self._prepare(capture), activity.log, activity.leave, lambda: activity.grace_s)
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kici.engine import templates
 from kici.engine.errors import TemplateError
+from kici.engine.failure import Reason
 from kici.engine.lockfile import LockStep, Retry
 from kici.runner import rules
 from kici.runner.acts import Acts, Ended, How, What
@@ -59,14 +61,27 @@ class StepRunner:
         if index in self._begun:
             await self._acts.capture.end(index)
         error = ended.error[:_ERROR_CHARS]
-        await self._acts.link.post(StepEnded(index, ended.status, ended.exit_code, error, attempt, final))
-        return Told(ended.status, ended.error, ended.stuck)
+        failed = ended.status in ("failed", "cancelled")
+        await self._acts.link.post(
+            StepEnded(
+                index,
+                ended.status,
+                ended.exit_code,
+                error,
+                attempt,
+                final,
+                reason=ended.reason if failed else "",
+                signal=ended.signal if failed else "",
+                last_lines=ended.last_lines if failed else "",
+            )
+        )
+        return Told(ended.status, error, ended.stuck)
 
     async def skip(self, index: int, why: str = "", status: str = "skipped") -> Told:
         """It does not run; its start need not have been told."""
         if why and index in self._begun:
             self._acts.say(index, why)
-        return await self.end(index, Ended(status, why))
+        return await self.end(index, Ended(status, why, reason=Reason.CANCELLED))
 
     async def act(
         self, index: int, locked: LockStep, what: What, outcome: Outcome, *, until: float | None = None
@@ -81,7 +96,7 @@ class StepRunner:
                 await self.caches.save(index, locked.caches)
         await self._summarize(index, ended)
         code = 0 if ended.status == "success" and what.command is not None else ended.exit_code
-        return await self.end(index, Ended(ended.status, ended.error, code, stuck=ended.stuck))
+        return await self.end(index, replace(ended, exit_code=code))
 
     # ── steps of the author's ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -97,7 +112,7 @@ class StepRunner:
         await self._hook(index, "before_step", how)
         await self.caches.restore(index, locked.caches)
         retry = locked.retry or Retry(attempts=1)
-        attempt, ended = 1, Ended("cancelled", state.cancelled.reason)
+        attempt, ended = 1, self._cancelled()
         while not (state.cancelled and attempt == 1):
             done = await self._acts.perform(index, What(step.fn, step.command), how)
             await self._summarize(index, done)
@@ -110,7 +125,7 @@ class StepRunner:
             await self.start(index, attempt)
             if cancelled:
                 # While it waited: the step's last word is that.
-                ended = Ended("cancelled", state.cancelled.reason)
+                ended = self._cancelled()
                 break
         ended = await self._tidied(index, step, how, ended)
         if ended.status == "success":
@@ -129,7 +144,6 @@ class StepRunner:
         try:
             env = {name: templates.expand(text, values) for name, text in locked.env.items()}
         except TemplateError as error:
-            self._acts.capture.say(str(error))
             return Ended("failed", str(error))
         below = locked.working_directory
         root = self._acts.state.root
@@ -152,10 +166,14 @@ class StepRunner:
                 continue
             said = f"{name} failed: {done.error}"
             if ended.status == "success":
-                ended = Ended("failed", said, stuck=done.stuck)
+                ended = replace(done, status="failed", error=said, exit_code=None)
             else:
-                ended = Ended(ended.status, f"{ended.error} ({said})", ended.exit_code, ended.exception, ended.stuck)
+                ended = replace(ended, error=f"{ended.error} ({said})")
         return ended
+
+    def _cancelled(self) -> Ended:
+        cancelled = self._acts.state.cancelled
+        return Ended("cancelled", cancelled.reason, reason=Reason.TIMEOUT if cancelled.failed else Reason.CANCELLED)
 
     async def _hook(self, index: int, name: str, how: How) -> None:
         """`before_step`, `after_step`: what they raise is told, no more."""
@@ -175,7 +193,6 @@ class StepRunner:
         try:
             self._acts.state.results.keep(step, ended.value, ended.written.outputs)
         except Exception as error:  # noqa: BLE001 - a returned object may raise anything when it is read
-            self._acts.say(index, sentence(error))
             return Ended("failed", sentence(error), exception=error)
         return Ended("success", exit_code=0 if step.command is not None else None)
 

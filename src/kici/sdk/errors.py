@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kici.errors import KiciError
 
+_SHOWN_CHARS = 120
+
 
 class SdkError(KiciError):
     code = "sdk_error"
@@ -27,13 +29,25 @@ class CommandFailed(SdkError):
 
     code = "command_failed"
 
-    def __init__(self, argv: tuple[str, ...], exit_code: int | None, tail: str, reason: str = "") -> None:
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        exit_code: int | None,
+        tail: str,
+        reason: str = "",
+        *,
+        signal: str = "",
+        timed_out: bool = False,
+    ) -> None:
         self.argv = argv
         """What was run; values of the template are in it as they were quoted."""
         self.exit_code = exit_code
         """None if it was killed: see the message."""
         self.tail = tail
-        """The last lines that it wrote, to either stream."""
+        """The last lines that it wrote: to standard error, where that was read apart, else to either stream."""
+        self.signal = signal
+        """Name of the signal that killed it, or of which its shell tells (128 + n): `SIGKILL`; empty = none."""
+        self.timed_out = timed_out
         ended = reason or f"exit code {exit_code}"
         super().__init__(f"{_shown(argv) or 'the command'} failed: {ended}")
 
@@ -90,6 +104,7 @@ class WaitTimeout(SdkError):
 
 
 def _shown(argv: tuple[str, ...]) -> str:
-    """On one line: of what a shell ran the command alone."""
+    """Its first words, on one line: of what a shell ran the command alone."""
     by_shell = argv[-2:-1] == ("-c",) and argv[0] in ("bash", "sh")
-    return " ".join(" ".join(argv[-1:] if by_shell else argv).split())
+    words = " ".join(" ".join(argv[-1:] if by_shell else argv).split())
+    return words if len(words) <= _SHOWN_CHARS else words[: _SHOWN_CHARS - 1] + "…"

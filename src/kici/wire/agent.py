@@ -68,6 +68,8 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     attempts: tuple[AttemptRef, ...] = ()
     """Those whose runner answers."""
     draining: bool = False
+    not_taking: str = ""
+    """Why it takes no job for now, in words that stay the same while it lasts: `disk: …`. Empty = it does."""
 
 
 class JobAccepted(Message, frozen=True, tag="job.accepted"):
@@ -126,6 +128,14 @@ class StepStatusChanged(Message, frozen=True, tag="step.status"):
     """Of a terminal status, masked. Of a step that was tried several times those of the last try; so is `summary`."""
     summary: str = ""
     """Of a terminal status: markdown, masked."""
+    reason: str = ""
+    """`engine.failure.Reason`, of a status that is no success."""
+    signal: str = ""
+    """`SIGKILL`: what killed its command."""
+    last_lines: str = ""
+    """Of its commands' output: `engine.failure.last_lines`, masked."""
+    peak_memory_bytes: int | None = None
+    """Of all the job until then. None: it could not be counted."""
 
 
 class JobStatusChanged(Message, frozen=True, tag="job.status"):
@@ -139,6 +149,11 @@ class JobStatusChanged(Message, frozen=True, tag="job.status"):
     outputs: dict[str, Any] = {}
     """Step name → value. Encoded at most `engine.evaluation.output_limit`: 64 KiB, of an evaluation more."""
     failed_before_user_code: bool = False
+    reason: str = ""
+    """`engine.failure.Reason`; with what follows: of the step that made it fail."""
+    exit_code: int | None = None
+    signal: str = ""
+    peak_memory_bytes: int | None = None
 
 
 class LogChunk(Message, frozen=True, tag="log.chunk"):

@@ -85,6 +85,16 @@ class Step(Body, frozen=True):
     duration_ms: int | None = None
     exit_code: int | None = None
     error_message: str | None = None
+    """Why it did not succeed, in one sentence."""
+    reason: str | None = None
+    """Of what kind that is: `exit_code`, `signal`, `out_of_memory`, `disk_full`, `timeout`, `cancelled`, `error`,
+    `runner`, `preparation`; more may come. Absent of a step that succeeded."""
+    signal: str | None = None
+    """`SIGKILL`: what killed its command."""
+    last_lines: str | None = None
+    """The end of what its commands wrote."""
+    peak_memory_bytes: int | None = None
+    """Of all the job until it ended."""
     continue_on_error: bool = False
     annotations: list[Annotation] = []
     summary: str | None = None
@@ -103,6 +113,12 @@ class Job(Body, frozen=True):
     completed_at: datetime | None = None
     duration_ms: int | None = None
     error_message: str | None = None
+    """Why it did not succeed, in one sentence."""
+    reason: str | None = None
+    """Of what kind that is; as a step's, and `infra_lost`. With what follows: of the step that made it fail."""
+    exit_code: int | None = None
+    signal: str | None = None
+    peak_memory_bytes: int | None = None
     waiting_reason: str | None = None
     """Why it has not started, in words. Only of a job that waits."""
     runs_on_labels: list[Any] = []
@@ -404,7 +420,7 @@ class AgentTokenList(Body, frozen=True):
 class Agent(Body, frozen=True):
     agent_id: str
     status: str
-    """`idle`, `busy`, `draining`, `recovering`, `gone`"""
+    """`idle`, `busy`, `draining`, `full` (takes no job for want of room: `facts.not_taking`), `recovering`, `gone`"""
     labels: list[str]
     slots: int
     running_jobs: list[str]

@@ -44,6 +44,8 @@ class Start(Message, frozen=True, tag="start"):
     """The whole environment of user code: allow-list, workflow and job, `KICI_*`."""
     tmp: str
     """A directory of the job's own, outside the checkout, for `$KICI_ENV` and so on."""
+    packages: str = ""
+    """Where the workflow's own packages are importable from, as the runner sees it; empty = it has none."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -91,6 +93,14 @@ class StepEnded(Message, frozen=True, tag="step.ended"):
     attempt: int = 1
     final: bool = True
     """False: the step failed and will be tried again."""
+    reason: str = ""
+    """`engine.failure.Reason`, of a step that did not succeed."""
+    signal: str = ""
+    """`SIGKILL`: what killed its command."""
+    last_lines: str = ""
+    """Of its commands' output, not masked by the runner; ≤ 16 KiB."""
+    peak_memory_bytes: int | None = None
+    """Filled in by the host, of all the job until then."""
 
 
 class Output(Message, frozen=True, tag="output"):
@@ -112,6 +122,13 @@ class JobEnded(Message, frozen=True, tag="job.ended"):
     not make this job any more)"""
     error: str = ""
     outputs: dict[str, Any] = {}
+    failed_step: int | None = None
+    """Index of the step that made it fail."""
+    reason: str = ""
+    """This and what follows: filled in by the host."""
+    exit_code: int | None = None
+    signal: str = ""
+    peak_memory_bytes: int | None = None
 
 
 class ArtifactBegin(Message, frozen=True, tag="artifact.begin"):

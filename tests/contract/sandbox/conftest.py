@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from kici.agent.sandbox.bubblewrap import Bubblewrap
-from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.sandbox.none import NoSandbox
+from kici.agent.sandbox.seccomp import Profile
 
 SECONDS = 30
 
@@ -24,11 +25,11 @@ class Boxed:
         self.box = box
         self._socket = ours
 
-    async def said(self) -> str:
+    async def said(self, seconds: float = SECONDS) -> str:
         """What it has written until it ended."""
         loop = asyncio.get_running_loop()
         found = b""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while data := await loop.sock_recv(self._socket, 65_536):
                 found += data
         return found.decode()
@@ -49,8 +50,11 @@ class Boxed:
 
 
 class Sandboxes:
-    def __init__(self, sandbox: Sandbox, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, sandbox: Sandbox, base: Path, monkeypatch: pytest.MonkeyPatch, profile: Profile = "steps"
+    ) -> None:
         self.sandbox = sandbox
+        self.profile = profile
         self._base = base
         self._monkeypatch = monkeypatch
 
@@ -62,7 +66,13 @@ class Sandboxes:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, script: str, *, slot: int = 0, network: bool = True, argv: list[str] | None = None
+        self,
+        script: str,
+        *,
+        slot: int = 0,
+        network: bool = True,
+        argv: list[str] | None = None,
+        limits: Limits = Limits(),
     ) -> AsyncIterator[Boxed]:
         """A bash script, or a program, in the runner's place."""
         program = argv or ["/bin/bash", "-c", f"exec >&3 2>&1; read -r go <&3\n{script}"]
@@ -73,7 +83,7 @@ class Sandboxes:
         with ours:
             with theirs:
                 async with asyncio.timeout(SECONDS):
-                    box = await self.sandbox.start(BoxSpec(slot, self.root(slot), network), theirs.fileno())
+                    box = await self.sandbox.start(BoxSpec(slot, self.root(slot), network, limits), theirs.fileno())
             boxed = Boxed(box, ours)
             try:
                 if argv is None:  # like a runner, it does nothing before the host tells it
@@ -97,12 +107,40 @@ def base() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture(params=["none", "bubblewrap"])
+def _sandboxes(name: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    if name == "none":
+        return Sandboxes(NoSandbox(), base, monkeypatch)
+    profile: Profile = "image-build" if name == "image-build" else "steps"
+    return Sandboxes(Bubblewrap(profile), base, monkeypatch, profile)
+
+
+@pytest.fixture(params=["none", "bubblewrap", "image-build"])
 def boxes(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    sandbox: Sandbox = NoSandbox() if request.param == "none" else Bubblewrap()
-    return Sandboxes(sandbox, base, monkeypatch)
+    return _sandboxes(request.param, base, monkeypatch)
 
 
 @pytest.fixture
-def bubblewrap(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return Sandboxes(Bubblewrap(), base, monkeypatch)
+def none(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("none", base, monkeypatch)
+
+
+@pytest.fixture(params=["bubblewrap", "image-build"])
+def bubblewrap(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """In both profiles."""
+    return _sandboxes(request.param, base, monkeypatch)
+
+
+@pytest.fixture
+def steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("bubblewrap", base, monkeypatch)
+
+
+@pytest.fixture
+def image_build(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("image-build", base, monkeypatch)
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+def limited(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """Those whose limits kici keeps by control groups of its own."""
+    return _sandboxes(request.param, base, monkeypatch)

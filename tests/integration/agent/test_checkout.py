@@ -29,8 +29,9 @@ def repository(base: Path) -> KiciRepository:
 async def space_of(base: Path, owner: Owner | None) -> AsyncIterator[Workspace]:
     """Below a directory that only we may enter."""
     (base / "work").mkdir(mode=0o700, exist_ok=True)
-    async with asyncio.timeout(30), workspace.opened(base / "work", 0, "job", owner) as space:
-        yield space
+    async with asyncio.timeout(30):
+        with workspace.opened(base / "work", 0, owner) as space:
+            yield space
 
 
 async def fetched(space: Workspace, web: Web, wanted: Checkout, authorization: str = "") -> Git:

@@ -57,9 +57,10 @@ async def checked_out(
     (base / "work").mkdir(mode=0o700, exist_ok=True)
     wanted = Checkout(f"{web.url}/git/repo/.git", sha, workflow_sha or sha, ref)
     source = Remote(wanted.url, authorization)
-    async with asyncio.timeout(60), workspace.opened(base / "work", 0, "job", owner) as space:
-        git = await checkout.fetch(space, source, wanted, said)
-        await checkout.work_tree(git, source, wanted, options, said)
+    with workspace.opened(base / "work", 0, owner) as space:
+        async with asyncio.timeout(60):
+            git = await checkout.fetch(space, source, wanted, said)
+            await checkout.work_tree(git, source, wanted, options, said)
         yield space
 
 

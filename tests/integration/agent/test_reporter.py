@@ -115,3 +115,23 @@ async def test_secrets_are_hidden_in_what_is_emitted(told: Told, web: Web) -> No
         await told.reporter.emit(VALUE, {"deep": [VALUE]}, "0:1")
     assert VALUE.encode() not in web.bodies[-1]
     assert b"***" in web.bodies[-1]
+
+
+async def test_the_last_line_of_a_log_says_why_its_step_did_not_succeed(told: Told) -> None:
+    told.reporter.mask(VALUE)
+    await told.reporter.step_started(0, 1)
+    await told.reporter.output(0, b"no newline")
+    ended = StepEnded(0, "failed", 1, f"make failed: {VALUE}", reason="exit_code", signal="", last_lines=f"x {VALUE}")
+    await told.reporter.step_ended(ended)
+    bodies = await told.bodies()
+    (end,) = ends(bodies)
+    assert (end.error, end.reason, end.last_lines) == ("make failed: ***", "exit_code", "x ***")
+    lines = [line.partition(" ")[2] for line in log(bodies).splitlines()]
+    assert lines == ["no newline", "[kici] make failed: ***"]
+
+
+async def test_a_step_that_did_not_begin_has_no_log_because_of_its_reason(told: Told) -> None:
+    await told.reporter.step_ended(StepEnded(0, "cancelled", error="cancelled by ann", reason="cancelled"))
+    bodies = await told.bodies()
+    assert [end.error for end in ends(bodies)] == ["cancelled by ann"]
+    assert not log(bodies)

@@ -85,8 +85,8 @@ async def test_cancelling_goes_to_the_lifecycle(pool: Pool[Record], parts: Parts
     assert (gentle.status_code, gentle.json()) == (200, {"status": "cancelling", "cancelledJobs": 2})
     assert forced.status_code == 200
     assert parts.lifecycle.asked == [
-        (run_id, "admin_token:admin", "run cancelled via API", False),
-        (run_id, "admin_token:admin", "force cancelled via API", True),
+        (run_id, "admin_token:admin", "cancelled by token admin", False),
+        (run_id, "admin_token:admin", "cancelled by token admin, at once", True),
     ]
 
 

@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from kici.orchestrator.lifecycle import status_metrics as metrics
 from kici.orchestrator.lifecycle import writer
 from kici.orchestrator.lifecycle.frames import SessionRef, Superseded, Taken
+from kici.orchestrator.store.database import transaction
+from kici.orchestrator.store.views import runs
+from kici.wire import api
 from kici.wire.agent import JobAccepted, JobRejected, JobStatusChanged
 from tests.integration.lifecycle.conftest import Rig, now_ms, step
 from tests.support.locks import job
+from tests.support.runs import Made
 from tests.support.services import running, until
 
 
@@ -326,3 +331,54 @@ async def test_an_unknown_word_is_refused(rig: Rig) -> None:
     await rig.begin(made)
     assert "no status of a step" in await rig.step(made["build"], "exploded")
     assert "cannot end a job" in await rig.end(made["build"], "timed_out_stale")
+
+
+async def shown(rig: Rig, made: Made) -> tuple[api.Job, api.Step]:
+    async with transaction(rig.pool) as db:
+        (found,) = await runs.jobs(db, made.run_id, steps=True)
+    assert found.steps
+    return found, found.steps[0]
+
+
+async def test_why_a_step_and_its_job_failed_is_kept_as_it_was_told(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    facts: dict[str, Any] = {
+        "exit_code": 137,
+        "reason": "out_of_memory",
+        "signal": "SIGKILL",
+        "peak_memory_bytes": 2**40,
+    }
+    await rig.step(made["build"], "failed", error="make failed", last_lines="a\0\nb", **facts)
+    await rig.end(made["build"], "failed", error="step 'make' failed: make failed", **facts)
+    told, step = await shown(rig, made)
+    for one in (told, step):
+        assert (one.exit_code, one.reason, one.signal, one.peak_memory_bytes) == (*facts.values(),)
+    assert step.last_lines == "a\ufffd\nb"
+
+
+async def test_an_older_agent_that_tells_no_kind_gives_its_jobs_one_all_the_same(rig: Rig) -> None:
+    for status, reason in (("failed", "error"), ("cancelled", "cancelled"), ("success", None)):
+        made = await rig.make(job("build"))
+        await rig.begin(made)
+        await rig.step(made["build"], "running")
+        await rig.end(made["build"], status, error="why" if reason else "")
+        told, step = await shown(rig, made)
+        assert (told.reason, told.exit_code, told.signal, told.peak_memory_bytes) == (reason, None, None, None)
+        assert step.reason == reason
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1])
+async def test_numbers_that_no_column_holds_do_not_keep_a_job_from_ending(rig: Rig, number: int) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    assert await rig.step(made["build"], "failed", exit_code=number, peak_memory_bytes=number, reason="r" * 99) == ""
+    assert await rig.end(made["build"], "failed", exit_code=number, peak_memory_bytes=number) == ""
+    assert (await made.job("build"))["status"] == "failed"
+
+
+async def test_who_cancelled_stands_on_the_run_and_on_jobs_that_had_not_begun(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.cancel(made)
+    told, _ = await shown(rig, made)
+    assert (told.status, told.reason, told.error_message) == ("cancelled", "cancelled", "enough")

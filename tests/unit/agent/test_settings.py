@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.contract import Limits
 from kici.agent.settings import load
 from kici.settings_names import AGENT, misspelt, nearest
 
@@ -15,10 +16,12 @@ def test_defaults_are_those_of_the_manual() -> None:
     settings = load(dict(URL))
     assert settings.agent_slots == 1
     assert settings.sandbox == "auto"
+    assert settings.sandbox_profile == "steps"
     assert settings.sandbox_network == "host"
     assert settings.max_log_size_bytes == 10_485_760
-    assert settings.agent_id.rpartition("-")[2].isalnum()
-    assert load(dict(URL)).agent_id != settings.agent_id
+    assert settings.agent_id == ""
+    assert settings.hooks_dir is None
+    assert settings.dependency_builds is False
 
 
 def test_the_token_leaves_the_environment_and_is_not_shown() -> None:
@@ -57,7 +60,15 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_ORCHESTRATOR_URL": "ftp://host"},
         {"KICI_ORCHESTRATOR_URL": "ws://user:pass@host"},
         {"KICI_SANDBOX": "maybe"},
+        {"KICI_SANDBOX_PROFILE": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
+        {"KICI_JOB_MEMORY": "lots"},
+        {"KICI_JOB_MEMORY": "4GB"},
+        {"KICI_JOB_MEMORY": "1MiB"},
+        {"KICI_JOB_CPUS": "0"},
+        {"KICI_JOB_CPUS": "nan"},
+        {"KICI_JOB_PIDS": "3"},
+        {"KICI_JOB_PIDS": "many"},
         {"KICI_AGENT_SLOTS": "0"},
         {"KICI_AGENT_SLOTS": "many"},
         {"KICI_LABELS": "gpu,KICI:os:linux"},
@@ -81,3 +92,10 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
 def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
     assert nearest("KICI_SOMETHING", AGENT) is None
     assert nearest("KICI_X", []) is None
+
+
+def test_limits_of_a_job_are_sizes_and_numbers() -> None:
+    given = {"KICI_JOB_MEMORY": "4GiB", "KICI_JOB_CPUS": "1.5", "KICI_JOB_PIDS": "2000"}
+    assert load(URL | given).limits == Limits(memory_bytes=4 * 1024**3, cpus=1.5, pids=2000)
+    assert load(URL | {"KICI_JOB_MEMORY": "134217728"}).limits == Limits(memory_bytes=128 * 1024**2)
+    assert load(dict(URL)).limits == Limits()

@@ -29,7 +29,9 @@ JOBS = [
         duration_ms=125_000,
         error_message="step pytest failed\nand more",
         steps=[
-            Step(0, "pytest", "failed", exit_code=3, duration_ms=61_000),
+            Step(
+                0, "pytest", "failed", exit_code=3, duration_ms=61_000, last_lines="E  assert", peak_memory_bytes=2**20
+            ),
             Step(1, "flaky", "failed", exit_code=1, error_message="exit code 1", continue_on_error=True, attempt=2),
             Step(2, "report", "skipped"),
         ],
@@ -41,7 +43,8 @@ PLAIN = """\
 ├─ ✓ lint  1.2s
 │  └─ ✓ ruff  840ms
 ├─ ✗ test (3.11)  failed  2m05s  attempt 2  step pytest failed
-│  ├─ ✗ pytest  failed  1m01s  exit code 3
+│  ├─ ✗ pytest  failed  1m01s  exit code 3  (peak memory 1 MiB)
+│  │  » E  assert
 │  ├─ ✗ flaky  failed  try 2  exit code 1  (allowed to fail)
 │  └─ − report  skipped
 └─ ○ deploy  queued  no agent has the label gpu"""

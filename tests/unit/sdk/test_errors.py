@@ -15,6 +15,7 @@ from kici.sdk.errors import CommandFailed
         (("buildah", "build", "."), "buildah build ."),
         (("python3", "-c", "print(1)"), "python3 -c print(1)"),
         ((), "the command"),
+        (("bash", "-euo", "pipefail", "-c", "echo " + "x" * 200), "echo " + "x" * 114 + "…"),
     ],
 )
 def test_a_failed_command_is_named_as_its_author_wrote_it(argv: tuple[str, ...], shown: str) -> None:

@@ -18,6 +18,7 @@ from kici.wire.context import NeededJob
 
 if TYPE_CHECKING:
     from kici.wire.agent import Annotation
+    from kici.wire.runner import JobEnded
 
 
 class StepRecord(Struct):
@@ -29,6 +30,10 @@ class StepRecord(Struct):
     ended: float = 0.0
     exit_code: int | None = None
     error: str = ""
+    reason: str = ""
+    signal: str = ""
+    last_lines: str = ""
+    peak_memory_bytes: int | None = None
     annotations: tuple[Annotation, ...] = ()
     summary: str = ""
 
@@ -40,6 +45,8 @@ class JobRecord(Struct):
     started: float = 0.0
     ended: float = 0.0
     error: str = ""
+    told: JobEnded | None = None
+    """By the runner's host; None = it never began."""
     outputs: dict[str, Any] = {}
 
     @property

@@ -72,6 +72,10 @@ def _job(job: JobRecord, clean: Callable[[Any], Any]) -> api.Job:
         status=job.status,
         duration_ms=_ms(job.started, job.ended) if job.started else None,
         error_message=clean(job.error) or None,
+        reason=job.told.reason or None if job.told else None,
+        exit_code=job.told.exit_code if job.told else None,
+        signal=job.told.signal or None if job.told else None,
+        peak_memory_bytes=job.told.peak_memory_bytes if job.told else None,
         steps=[_step(index, step, clean) for index, step in enumerate(job.steps)],
     )
 
@@ -84,6 +88,10 @@ def _step(index: int, step: StepRecord, clean: Callable[[Any], Any]) -> api.Step
         attempt=step.attempt,
         duration_ms=_ms(step.started, step.ended) if step.started else None,
         exit_code=step.exit_code,
+        reason=step.reason or None,
+        signal=step.signal or None,
+        last_lines=clean(step.last_lines) or None,
+        peak_memory_bytes=step.peak_memory_bytes,
         error_message=clean(step.error) or None,
         continue_on_error=step.continue_on_error,
         annotations=[
@@ -105,6 +113,10 @@ def _job_document(job: JobRecord) -> dict[str, Any]:
         {"name": step.name, "status": step.status, "durationMs": _ms(step.started, step.ended), "attempt": step.attempt}
         | ({"exitCode": step.exit_code} if step.exit_code is not None else {})
         | ({"error": step.error} if step.error else {})
+        | ({"reason": step.reason} if step.reason else {})
+        | ({"signal": step.signal} if step.signal else {})
+        | ({"lastLines": step.last_lines} if step.last_lines else {})
+        | ({} if step.peak_memory_bytes is None else {"peakMemoryBytes": step.peak_memory_bytes})
         | ({"annotations": [to_builtins(one) for one in step.annotations]} if step.annotations else {})
         | ({"summary": step.summary} if step.summary else {})
         for step in job.steps

@@ -21,11 +21,12 @@ class Sink:
     """What the runner tells goes to the record of the job and to the terminal."""
 
     job: JobRecord
+    shelf: Shelf
+    """Of the job's run."""
 
-    def __init__(self, terminal: Terminal, hidden: Hidden, shelf: Shelf, caches: Caches) -> None:
+    def __init__(self, terminal: Terminal, hidden: Hidden, caches: Caches) -> None:
         self._terminal = terminal
         self._hidden = hidden
-        self._shelf = shelf
         self._caches = caches
         self._logs: dict[int, JobLog] = {}
         self._remarks: dict[int, Remarks] = {}
@@ -44,6 +45,8 @@ class Sink:
     async def step_ended(self, ended: StepEnded) -> None:
         step = self.job.steps[ended.index]
         step.status, step.exit_code, step.error, step.ended = ended.status, ended.exit_code, ended.error, time.time()
+        step.reason, step.signal, step.last_lines = ended.reason, ended.signal, ended.last_lines
+        step.peak_memory_bytes = ended.peak_memory_bytes
         if ended.index in self._logs:
             self._logs.pop(ended.index).end()
         remarks = self._remarks.pop(ended.index, None)
@@ -55,6 +58,9 @@ class Sink:
         if index not in self._logs:
             self._logs[index] = self._terminal.log(self.job, self._beside_others(index))
         self._logs[index].write(data)
+
+    def hide(self, text: str) -> str:
+        return str(self._hidden.clean(text))
 
     def mask(self, value: str) -> None:
         self._hidden.add(value)
@@ -78,10 +84,10 @@ class Sink:
         return self._events[key]
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
-        await self._shelf.upload(name, data)
+        await self.shelf.upload(name, data)
 
     def download(self, name: str) -> AsyncIterator[bytes]:
-        return self._shelf.download(name)
+        return self.shelf.download(name)
 
     async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
         return await self._caches.fetch(key, restore)

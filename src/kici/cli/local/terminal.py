@@ -90,7 +90,8 @@ class Terminal:
         self._progress.ended(job.name)
         took = duration(round((step.ended - step.started) * 1000))
         allowed = " (allowed to fail)" if step.status == "failed" and step.continue_on_error else ""
-        why = f"  skipped: {step.error}" if step.status == "skipped" and step.error else ""
+        word = "skipped: " if step.status == "skipped" else ""
+        why = f"  {word}{step.error}" if step.error else ""
         self._mark(job.name, _MARKS.get(step.status, "?"), f"{step.name}  {took}{allowed}{why}")
 
     def job_ended(self, job: JobRecord) -> None:

@@ -11,6 +11,7 @@ from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from kici.engine import failure
 from kici.engine.lifecycle import TERMINAL_RUN, JobStatus, RunStatus
 from kici.orchestrator.api import parameters
 from kici.orchestrator.errors import Conflict, Invalid, NotFound
@@ -111,7 +112,7 @@ def routes(
                 db,
                 wanted,
                 by=request.user.actor,
-                reason=f"{'force cancelled' if force else 'run cancelled'} via API",
+                reason=failure.cancelled_by(request.user.actor, force=force),
                 force=force,
             )
         result.wakes.send(notifier)

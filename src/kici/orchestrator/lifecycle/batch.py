@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
-from kici.orchestrator.lifecycle import accept, end, requeue, steps, told
+from kici.orchestrator.lifecycle import accept, end, loss, requeue, steps, told
 from kici.orchestrator.lifecycle.deadlines import ends_as
+from kici.orchestrator.lifecycle.ending import JobFacts
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.locked import Locked, in_free_scopes
@@ -177,11 +179,15 @@ class Batch:
             step_attempt=frame.step_attempt,
             started_at_ms=correct(started) if started else None,
             completed_at_ms=correct(frame.at_ms) if ended else None,
-            exit_code=frame.exit_code,
+            exit_code=told.code_within_limits(frame.exit_code),
             error=_error(frame),
             log_chunks=frame.log_chunks if ended else None,
             annotations=told.within_limits(frame.annotations) if ended else (),
             summary=told.summary_within_limits(frame.summary) if ended else "",
+            reason=told.word_within_limits(frame.reason) if ended else "",
+            signal=told.word_within_limits(frame.signal) if ended else "",
+            last_lines=told.lines_within_limits(frame.last_lines) if ended else "",
+            peak_memory_bytes=told.bytes_within_limits(frame.peak_memory_bytes) if ended else None,
         )
 
     async def _begin_cancelling(self, db: Db) -> None:
@@ -200,6 +206,7 @@ class Batch:
 
     async def _end(self, db: Db) -> None:
         ends: dict[str, tuple[Item, end.End]] = {}
+        without_room: dict[str, str] = {}
         for item, frame in self._of(JobStatusChanged):
             refusal = self._against(item, frame.attempt)
             job = self.locked.jobs[item.job_id]
@@ -212,10 +219,15 @@ class Batch:
                     self._told_before(item)
                 else:
                     self.outcomes[item.number] = Refused(f"the job has already ended as {job.status}", Kind.ENDED)
-            elif item.job_id in ends:
+            elif item.job_id in ends or item.job_id in without_room:
                 self.outcomes[item.number] = Busy()
+            elif _found_no_room(job, frame):
+                without_room[item.job_id] = f"agent {item.session.agent_id}: {_error(frame)}"
+                self.outcomes[item.number] = Taken()
             else:
                 ends[item.job_id] = item, _end_of(job, frame)
+        if without_room:
+            await loss.settle(db, self.locked, without_room, reason=Reason.DISK_FULL)
         if not ends:
             return
         refused = await end.end(db, self.locked, [one for _, one in ends.values()])
@@ -255,6 +267,17 @@ def _touches_queue(item: Item) -> bool:
     return False
 
 
+def _found_no_room(job: Job, frame: JobStatusChanged) -> bool:
+    """The machine's fault, and none of the job's code has run: the attempt is lost, another machine may have room."""
+    return (
+        frame.status == JobStatus.FAILED
+        and frame.failed_before_user_code
+        and frame.reason == Reason.DISK_FULL
+        and not job.user_code_began
+        and not job.timed_out
+    )
+
+
 def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
     error = _error(frame)
     early = {"scope": "job", "category": "preparation", "message": error, "jobName": job.job_name}
@@ -265,6 +288,12 @@ def _end_of(job: Job, frame: JobStatusChanged) -> end.End:
         outputs=storable.json(frame.outputs) if frame.outputs else None,
         init_failure=early if frame.failed_before_user_code else None,
         reported=True,
+        facts=JobFacts(
+            "" if job.timed_out else told.word_within_limits(frame.reason),
+            told.code_within_limits(frame.exit_code),
+            told.word_within_limits(frame.signal),
+            told.bytes_within_limits(frame.peak_memory_bytes),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from kici.engine import failure
 from kici.engine.lifecycle import Rejected
 from kici.orchestrator.lifecycle import concurrency, expansion, fan_out, needs, run_end, steps
 from kici.orchestrator.lifecycle.ending import End
@@ -81,6 +82,10 @@ async def _write(db: Db, locked: Locked, ends: Sequence[End]) -> dict[str, str]:
                 one.job_id,
                 status,
                 one.error,
+                one.facts.reason or failure.of_ended_job(status, timed_out=bool(locked.jobs[one.job_id].timed_out)),
+                one.facts.exit_code,
+                one.facts.signal,
+                one.facts.peak_memory_bytes,
                 one.outputs,
                 one.init_failure,
                 reported=one.reported,

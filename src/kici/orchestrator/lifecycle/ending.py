@@ -10,6 +10,15 @@ from kici.engine.lifecycle import JobEvent
 from kici.orchestrator.store.jobs import Job
 
 
+class JobFacts(Struct, frozen=True):
+    """What its agent tells beside the sentence: of the step that made it fail."""
+
+    reason: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    peak_memory_bytes: int | None = None
+
+
 class End(Struct, frozen=True):
     job_id: str
     event: JobEvent
@@ -18,6 +27,7 @@ class End(Struct, frozen=True):
     init_failure: dict[str, Any] | None = None
     reported: bool = False
     """By the agent that ran it."""
+    facts: JobFacts = JobFacts()
 
 
 def of_stopped(job: Job, event: JobEvent, why: str) -> End:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import (
     TERMINAL_STEP,
     JobStatus,
@@ -14,6 +15,7 @@ from kici.engine.lifecycle import (
     StepStatus,
     step_transition,
 )
+from kici.orchestrator.lifecycle import completions
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.store import attempts, jobs, outbox, steps
 from kici.orchestrator.store.database import Db
@@ -83,19 +85,22 @@ async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
             locked.jobs[one.job_id].attempt,
             *_WITH_JOB.get(one.status, (StepStatus.FAILED, StepStatus.SKIPPED)),
             one.error,
+            one.reason,
         )
         for one in endings
     ]
-    await _compact_cut(db, locked, await attempts.end(db, endings, settlements))
+    ended = await attempts.end(db, endings, settlements)
+    await _compact_cut(db, locked, ended.settled)
+    await completions.tell(db, locked, jobs=ended.heard)
 
 
 async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
     """End the steps of attempts that were lost (job → why): another attempt has steps of its own."""
     settlements = [
-        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why)
+        Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why, Reason.INFRA_LOST)
         for job_id, why in lost.items()
     ]
-    await _compact_cut(db, locked, await attempts.end(db, [], settlements))
+    await _compact_cut(db, locked, (await attempts.end(db, [], settlements)).settled)
 
 
 def _key(change: StepWrite) -> StepKey:

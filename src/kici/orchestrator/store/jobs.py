@@ -74,6 +74,11 @@ class Ending(Struct, frozen=True):
     job_id: str
     status: JobStatus
     error: str = ""
+    reason: str = ""
+    """`engine.failure.Reason`, if it did not succeed. With what follows: of the step that made it fail."""
+    exit_code: int | None = None
+    signal: str = ""
+    peak_memory_bytes: int | None = None
     outputs: dict[str, Any] | None = None
     init_failure: dict[str, Any] | None = None
     reported: bool = False

@@ -31,7 +31,8 @@ async def _copy_ends(db: Db, new: list[str], earlier: list[str]) -> None:
         update execution_jobs j
            set status = o.status, attempt = o.attempt, agent_id = o.agent_id, ready_at = o.ready_at,
                started_at = o.started_at, completed_at = o.completed_at, duration_ms = o.duration_ms,
-               error_message = o.error_message, init_failure = o.init_failure, outputs = o.outputs,
+               error_message = o.error_message, reason = o.reason, exit_code = o.exit_code, signal = o.signal,
+               peak_memory_bytes = o.peak_memory_bytes, init_failure = o.init_failure, outputs = o.outputs,
                environment = o.environment, user_code_began = o.user_code_began, log_hour = o.log_hour,
                log_bytes = o.log_bytes, needs_satisfied = true, reused_from = coalesce(o.reused_from, o.job_id)
           from unnest($1::uuid[], $2::uuid[]) as r (job_id, earlier)
@@ -52,11 +53,11 @@ async def _copy_steps(db: Db, new: list[str], earlier: list[str]) -> None:
         insert into execution_steps
           (run_id, job_id, attempt, step_index, step_name, status, step_type, step_attempt, continue_on_error,
            started_at, completed_at, duration_ms, exit_code, error_message, log_path, log_chunks, log_lines, log_bytes,
-           secrets_accessed, annotations, summary, routing_key)
+           secrets_accessed, annotations, summary, reason, signal, last_lines, peak_memory_bytes, routing_key)
         select j.run_id, j.job_id, s.attempt, s.step_index, s.step_name, s.status, s.step_type, s.step_attempt,
                s.continue_on_error, s.started_at, s.completed_at, s.duration_ms, s.exit_code, s.error_message,
                s.log_path, s.log_chunks, s.log_lines, s.log_bytes, s.secrets_accessed,
-               s.annotations, s.summary, s.routing_key
+               s.annotations, s.summary, s.reason, s.signal, s.last_lines, s.peak_memory_bytes, s.routing_key
           from unnest($1::uuid[], $2::uuid[]) as r (job_id, earlier)
           join execution_jobs j on j.job_id = r.job_id
           join execution_steps s on s.job_id = r.earlier and s.attempt = greatest(j.attempt, 1)

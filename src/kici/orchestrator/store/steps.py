@@ -34,6 +34,11 @@ class StepWrite(Struct, frozen=True):
     annotations: tuple[Annotation, ...] = ()
     """Without the character NUL; so is `summary`."""
     summary: str = ""
+    reason: str = ""
+    """`engine.failure.Reason`, if it did not succeed."""
+    signal: str = ""
+    last_lines: str = ""
+    peak_memory_bytes: int | None = None
 
 
 class Settled(Struct, frozen=True):
@@ -54,6 +59,7 @@ class Settlement(Struct, frozen=True):
     running: StepStatus
     pending: StepStatus
     error: str = ""
+    reason: str = ""
 
 
 async def states(db: Db, keys: Collection[StepKey]) -> dict[StepKey, StepStatus]:
@@ -80,7 +86,8 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
         """
         insert into execution_steps as s
           (run_id, job_id, attempt, step_index, step_name, status, step_attempt, started_at, completed_at, duration_ms,
-           exit_code, error_message, log_chunks, log_lines, annotations, summary)
+           exit_code, error_message, log_chunks, log_lines, annotations, summary, reason, signal, last_lines,
+           peak_memory_bytes)
         select w.run_id, w.job_id, w.attempt, w.step_index, w.name, w.status, w.step_attempt,
                least(to_timestamp(w.started_at_ms / 1000.0), now()),
                least(to_timestamp(w.completed_at_ms / 1000.0), now()),
@@ -88,11 +95,13 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                     then least(w.completed_at_ms - w.started_at_ms, 2147483647)::int
                     when w.completed_at_ms <= w.started_at_ms then 0 end,
                w.exit_code, nullif(w.error, ''), w.log_chunks, case when w.log_chunks = 0 then 0 end,
-               w.annotations, nullif(w.summary, '')
+               w.annotations, nullif(w.summary, ''), nullif(w.reason, ''), nullif(w.signal, ''),
+               nullif(w.last_lines, ''), w.peak_memory_bytes
           from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::text[], $6::text[], $7::int[], $8::bigint[],
-                      $9::bigint[], $10::int[], $11::text[], $12::int[], $13::jsonb[], $14::text[])
+                      $9::bigint[], $10::int[], $11::text[], $12::int[], $13::jsonb[], $14::text[], $15::text[],
+                      $16::text[], $17::text[], $18::bigint[])
             as w (run_id, job_id, attempt, step_index, name, status, step_attempt, started_at_ms, completed_at_ms,
-                  exit_code, error, log_chunks, annotations, summary)
+                  exit_code, error, log_chunks, annotations, summary, reason, signal, last_lines, peak_memory_bytes)
         on conflict (run_id, job_id, attempt, step_index) do update
            set status = excluded.status, step_attempt = greatest(s.step_attempt, excluded.step_attempt),
                started_at = coalesce(excluded.started_at, s.started_at), completed_at = excluded.completed_at,
@@ -103,7 +112,9 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
                exit_code = excluded.exit_code, error_message = excluded.error_message, log_chunks = excluded.log_chunks,
                log_lines = coalesce(s.log_lines, excluded.log_lines),
                annotations = coalesce(excluded.annotations, s.annotations),
-               summary = coalesce(excluded.summary, s.summary)
+               summary = coalesce(excluded.summary, s.summary),
+               reason = excluded.reason, signal = excluded.signal, last_lines = excluded.last_lines,
+               peak_memory_bytes = excluded.peak_memory_bytes
         returning s.id, s.job_id, s.attempt, s.step_index
         """,
         [one.run_id for one in writes],
@@ -120,6 +131,10 @@ async def write(db: Db, writes: Sequence[StepWrite]) -> dict[StepKey, str]:
         [one.log_chunks for one in writes],
         [msgspec.Raw(msgspec.json.encode(one.annotations)) if one.annotations else None for one in writes],
         [one.summary for one in writes],
+        [one.reason for one in writes],
+        [one.signal for one in writes],
+        [one.last_lines for one in writes],
+        [one.peak_memory_bytes for one in writes],
     )
     return {(row["job_id"], row["attempt"], row["step_index"]): row["id"] for row in rows}
 

@@ -36,7 +36,9 @@ async def run_until(jobs: Jobs, source: str, step: LockStep | str, text: str, th
     """Run a job of one step; when `text` is in its log do `then`."""
     jobs.write(source)
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", [step], **options))))
+        running = asyncio.create_task(
+            execution.run(jobs.start(execution, lock_job("build", [step], **options)), sink=jobs.sink)
+        )
         await jobs.sink.until_logged(text)
         then(execution)
         return await running
@@ -124,6 +126,26 @@ async def test_a_cancelled_step_that_ignores_sigterm_is_killed_at_the_end_of_the
     assert is_zombie(pids(jobs)[0])
 
 
+async def test_a_command_that_a_def_step_returns_after_the_cancel_is_not_begun(jobs: Any) -> None:
+    ended = await jobs.run_whole(
+        """
+        import time
+        @step
+        def late(ctx):
+            print("ready", flush=True)
+            while not ctx.cancelled:
+                time.sleep(0.005)
+            time.sleep(0.05)
+            return ctx.sh("echo begun; sleep 60")
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[late])])
+        """,
+        cancel_at="ready",
+    )
+    assert ended.status == "cancelled"
+    assert jobs.sink.last.error == "nobody wants it"
+    assert "begun" not in jobs.sink.text
+
+
 async def test_force_kills_at_once(jobs: Any) -> None:
     source, step = command("trap '' TERM; echo pid $$; while :; do sleep 0.02; done")
     ended = await run_until(
@@ -152,7 +174,9 @@ async def test_a_cancel_before_the_job_began_ends_it(jobs: Any) -> None:
     jobs.write(source)
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         execution.cancel("too late")
-        ended = await execution.run(jobs.start(execution, lock_job("build", [step], grace_period_ms=100)))
+        ended = await execution.run(
+            jobs.start(execution, lock_job("build", [step], grace_period_ms=100)), sink=jobs.sink
+        )
     assert ended.status == "cancelled"
 
 
@@ -161,7 +185,7 @@ async def test_a_cancel_ends_the_pause_before_another_attempt(jobs: Any) -> None
     jobs.write(command("exit 1")[0])
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         job = lock_job("build", [LockStep("a", "exit 1", retry=retry)])
-        running = asyncio.create_task(execution.run(jobs.start(execution, job)))
+        running = asyncio.create_task(execution.run(jobs.start(execution, job), sink=jobs.sink))
         await jobs.sink.until(lambda: jobs.sink.ends == ["failed"])
         execution.cancel("enough")
         ended = await running
@@ -177,7 +201,9 @@ async def test_a_runner_that_is_killed_fails_its_job_and_leaves_nothing(jobs: An
         os.kill(runner, signal.SIGKILL)
 
     ended = await run_until(jobs, source, step, "\npid", kill)
-    assert ended == JobEnded("failed", "the runner was killed by SIGKILL before the job ended")
+    assert ended == JobEnded(
+        "failed", "the runner was killed by SIGKILL before the job ended", reason="runner", signal="SIGKILL"
+    )
     assert jobs.sink.ends == ["failed"]
     assert len(pids(jobs)) == 2
     assert all(is_zombie(pid) for pid in pids(jobs))
@@ -242,7 +268,7 @@ async def test_a_host_that_is_slow_slows_the_step_and_can_still_end_it(jobs: Any
     jobs.write(function(body))
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         running = asyncio.create_task(
-            execution.run(jobs.start(execution, lock_job("build", ["build"], grace_period_ms=100)))
+            execution.run(jobs.start(execution, lock_job("build", ["build"], grace_period_ms=100)), sink=jobs.sink)
         )
         await blocked.wait()
         execution.cancel("enough")
@@ -295,7 +321,8 @@ async def build(ctx: Ctx) -> None:
 ci = workflow("ci", jobs=[build])
 ''')
     async with jobs.prepared() as execution:
-        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", [LockStep("build")]))))
+        start = jobs.start(execution, lock_job("build", ["build"]))
+        running = asyncio.create_task(execution.run(start, sink=jobs.sink))
         await jobs.sink.until_logged("pids")
         print(execution._box.pid, jobs.sink.text.split()[1], flush=True)
         await running
@@ -344,7 +371,7 @@ asyncio.run(main())
 async def test_a_runner_that_breaks_the_protocol_fails_its_job(directory: Path, says: str, complaint: str) -> None:
     jobs = Jobs(directory, Impostor(says))
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])))
+        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])), sink=jobs.sink)
     assert ended.status == "failed"
     assert "broke the protocol" in ended.error
     assert complaint in ended.error

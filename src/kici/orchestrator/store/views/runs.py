@@ -91,7 +91,8 @@ async def jobs(db: Db, run_id: str, *, steps: bool) -> list[api.Job]:
     rows = await db.fetch(
         """
         select j.job_id, j.job_name, j.base_job_name, j.status, j.attempt, j.matrix_values, j.agent_id, j.started_at,
-               j.completed_at, j.duration_ms, j.error_message, coalesce(j.runs_on_labels, '[]') as runs_on_labels,
+               j.completed_at, j.duration_ms, j.error_message, j.reason, j.exit_code, j.signal, j.peak_memory_bytes,
+               coalesce(j.runs_on_labels, '[]') as runs_on_labels,
                j.outputs, j.created_at, o.run_id as reused_from_run_id,
                coalesce((select array_agg(distinct n.upstream_name order by n.upstream_name)
                            from execution_job_needs n where n.job_id = j.job_id), '{}') as needs
@@ -108,7 +109,8 @@ async def _steps(db: Db, run_id: str) -> dict[str, list[api.Step]]:
     rows = await db.fetch(
         """
         select s.job_id, s.step_index, s.step_name, s.status, s.step_type, s.step_attempt as attempt, s.started_at,
-               s.completed_at, s.duration_ms, s.exit_code, s.error_message, s.continue_on_error,
+               s.completed_at, s.duration_ms, s.exit_code, s.error_message, s.reason, s.signal,
+               s.last_lines, s.peak_memory_bytes, s.continue_on_error,
                coalesce(s.annotations, '[]') as annotations, s.summary
           from execution_jobs j join execution_steps s on s.job_id = j.job_id
          where j.run_id = $1 and s.attempt = greatest(j.attempt, 1)
