@@ -8,6 +8,8 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -50,9 +52,12 @@ async def check_out(
     await checkout.work_tree(git, source, wanted, EVERYTHING, tell)
 
 
-def opened(base: Path, owner: Owner | None) -> contextlib.AbstractAsyncContextManager[Workspace]:
+@asynccontextmanager
+async def opened(base: Path, owner: Owner | None) -> AsyncIterator[Workspace]:
     (base / "work").mkdir(mode=0o700, exist_ok=True)
-    return workspace.opened(base / "work", 0, "job", owner)
+    async with asyncio.timeout(60):
+        with workspace.opened(base / "work", 0, owner) as space:
+            yield space
 
 
 def tree(repository: KiciRepository, entries: list[tuple[str, bytes, str]]) -> str:
@@ -91,7 +96,7 @@ async def test_a_directory_that_is_git_by_another_name_is_refused(
     hooks = tree(repository, [("100755", b"post-checkout", hook)])
     inner = tree(repository, [("100644", b"config", config), ("40000", b"hooks", hooks)])
     sha = commit(repository, tree(repository, [("40000", name, inner), ("100644", b"z", hook)]))
-    async with asyncio.timeout(60), opened(base, owner) as space:
+    async with opened(base, owner) as space:
         with pytest.raises(PreparationFailed, match="invalid path"):
             await check_out(space, web, sha)
         assert "fsmonitor" not in (space.src / ".git" / "config").read_text()
@@ -110,7 +115,7 @@ async def test_nothing_is_written_through_a_link_of_the_tree(
     link = blob(repository, str(outside).encode())
     inner = tree(repository, [("100644", b"b", blob(repository, b"evil"))])
     sha = commit(repository, tree(repository, [("120000", name, link), ("40000", name, inner)]))
-    async with asyncio.timeout(60), opened(base, owner) as space:
+    async with opened(base, owner) as space:
         with contextlib.suppress(PreparationFailed):
             await check_out(space, web, sha)
         assert not (space.src / ".git").is_symlink()
@@ -125,7 +130,7 @@ async def test_a_submodule_behind_a_link_writes_nothing_there(base: Path, web: W
     inner = tree(repository, [("160000", b"lib", repository.sha)])
     root = tree(repository, [("100644", b".gitmodules", modules), ("120000", b"a", link), ("40000", b"a", inner)])
     sha = commit(repository, root)
-    async with asyncio.timeout(60), opened(base, None) as space:
+    async with opened(base, None) as space:
         with contextlib.suppress(PreparationFailed):
             await check_out(space, web, sha)
         shutil.rmtree(space.src / "a", ignore_errors=True)
@@ -145,7 +150,7 @@ async def test_names_and_sizes_that_are_odd_but_harmless_come_through(
     names = [b"-rf", b"100 MB", b"a\nb", b"caf\xe9 \xff", b"\x1b[31m", "\u202egpj".encode()]
     root = tree(repository, [("100644", name, big if name == b"100 MB" else small) for name in sorted(names)])
     sha = commit(repository, root)
-    async with asyncio.timeout(60), opened(base, owner) as space:
+    async with opened(base, owner) as space:
         await check_out(space, web, sha)
         assert sorted(os.listdir(os.fsencode(space.src))) == sorted([*names, b".git"])
         assert (space.src / "100 MB").stat().st_size == 100_000_000
@@ -194,14 +199,16 @@ async def test_nothing_that_a_machine_or_a_repository_is_configured_with_runs(
         monkeypatch.setenv(name, value)
     repository.write({".gitattributes": "* filter=evil diff=evil merge=evil\n[attr]binary filter=evil\n"})
     sha = repository.commit()
-    async with asyncio.timeout(60), opened(base, owner) as space:
+    async with opened(base, owner) as space:
         (space.home / ".gitconfig").write_text(evil.read_text())
         await check_out(space, web, sha)
         assert (space.src / ".gitattributes").exists()
     assert not list(mark.parent.iterdir())
     for name in ("GIT_DIR", "GIT_EXEC_PATH"):
         monkeypatch.delenv(name)
-    plain = await asyncio.create_subprocess_exec("git", "clone", f"{web.url}/git/repo/.git", str(base / "x"))
+    plain = await asyncio.create_subprocess_exec(
+        *("git", "clone", f"{web.url}/git/repo/.git", str(base / "x")), stdin=asyncio.subprocess.DEVNULL
+    )
     await plain.wait()
     assert mark.exists(), "a git that is not hardened runs it"
 
@@ -214,7 +221,7 @@ async def test_no_process_has_the_credential_among_its_arguments_and_none_is_lef
     base: Path, web: Web, repository: KiciRepository, owner: Owner | None
 ) -> None:
     web.git_allowed.clear()
-    async with asyncio.timeout(60), opened(base, owner) as space:
+    async with opened(base, owner) as space:
         fetching_it = asyncio.ensure_future(check_out(space, web, repository.sha, HEADER))
         await asyncio.to_thread(web.git_asked.wait, 20)
         running = {pid: words for pid, words in _arguments().items() if str(web.url).encode() in words}
@@ -235,7 +242,7 @@ async def test_what_a_server_answers_is_told_without_the_credential(
     monkeypatch.setattr(fetching, "FIRST_PAUSE_S", 0.0)
     web.git_status = status
     said: list[str] = []
-    async with asyncio.timeout(60), opened(base, None) as space:
+    async with opened(base, None) as space:
         with pytest.raises(PreparationFailed) as refused:
             await check_out(space, web, repository.sha, HEADER, said)
     assert ("may not read it" in str(refused.value)) == (status < 429)
@@ -250,7 +257,7 @@ async def test_a_redirect_to_another_host_says_so_and_takes_no_credential_along(
 ) -> None:
     with Web(base / "repositories").running() as elsewhere:
         web.redirect_to = elsewhere.url
-        async with asyncio.timeout(60), opened(base, None) as space:
+        async with opened(base, None) as space:
             with pytest.raises(PreparationFailed, match="register the new address"):
                 await check_out(space, web, repository.sha, HEADER)
         assert elsewhere.requests == []
@@ -262,7 +269,7 @@ async def test_a_server_that_always_closes_in_the_middle_of_a_pack_fails_the_job
     monkeypatch.setattr(fetching, "FIRST_PAUSE_S", 0.0)
     web.cut_answers = 100
     said: list[str] = []
-    async with asyncio.timeout(60), opened(base, None) as space:
+    async with opened(base, None) as space:
         with pytest.raises(PreparationFailed, match="git fetch failed"):
             await check_out(space, web, repository.sha, HEADER, said)
     assert len([text for text in said if "trying again" in text]) == fetching.TRIES - 1
@@ -274,7 +281,7 @@ async def test_a_server_that_never_answers_fails_the_job(
     monkeypatch.setattr(fetching, "FETCH_S", 0.3)
     monkeypatch.setattr(fetching, "TRIES", 1)
     web.git_allowed.clear()
-    async with asyncio.timeout(60), opened(base, None) as space:
+    async with opened(base, None) as space:
         with pytest.raises(PreparationFailed, match="took longer than"):
             await check_out(space, web, repository.sha, HEADER)
 
