@@ -34,6 +34,7 @@ from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
 from kici.agent.sandbox import seccomp, user_namespace
+from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
@@ -100,6 +101,15 @@ class Bubblewrap:
 
     async def run(self, spec: BoxSpec, command: Sequence[str], socket: int) -> Box:
         """`start`, for any command. Raises `SandboxUnavailable` with bubblewrap's own words if it does not come up."""
+        cgroup = ControlGroup.make(spec.limits)
+        try:
+            return await self._run(spec, command, socket, cgroup)
+        except BaseException:
+            if cgroup is not None:
+                await asyncio.shield(cgroup.kill())
+            raise
+
+    async def _run(self, spec: BoxSpec, command: Sequence[str], socket: int, cgroup: ControlGroup | None) -> Box:
         owner = self.owner(spec.slot)
         uid = os.geteuid() if owner is None else owner
         gid = os.getegid() if owner is None else owner
@@ -118,6 +128,8 @@ class Bubblewrap:
         env = runner_env(f"{WORK}/home", "/tmp") | {"PATH": _PATH}  # noqa: S108
         argv = [*self._arguments(spec, uid, gid), *command]
         try:
+            if cgroup is not None:
+                argv = cgroup.entered(argv)
             async with AsyncExitStack() as opened:
                 namespaces = []
                 if self._image_build:
@@ -138,7 +150,9 @@ class Bubblewrap:
             if init is None:
                 code = await started.child.wait()
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
-            return WrappedBox(spec.root, started, init, self._users)
+            if cgroup is not None:
+                cgroup.watch()
+            return WrappedBox(spec.root, started, init, cgroup, self._users)
         except BaseException:
             started.child.signal(signal.SIGKILL)
             await asyncio.shield(started.child.wait())
@@ -211,13 +225,21 @@ class Bubblewrap:
 
 
 class WrappedBox:
-    def __init__(self, root: Path, started: Started, init: int, users: user_namespace.Users | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        started: Started,
+        init: int,
+        cgroup: ControlGroup | None,
+        users: user_namespace.Users | None = None,
+    ) -> None:
         self._root = root
         self._users = users
         """Whose files the agent cannot remove before it has taken them back."""
         self._started = started
         self._init = init
         """The first process of the PID namespace: when it has ended, the kernel has ended all others."""
+        self._cgroup = cgroup
         self._killing: asyncio.Task[None] | None = None
 
     @property
@@ -238,12 +260,14 @@ class WrappedBox:
         return f"{WORK}/{inside}" if inside.parts else WORK
 
     def usage(self) -> Usage:
-        return Usage()
+        return Usage() if self._cgroup is None else self._cgroup.usage()
 
     def last_words(self) -> str:
         return self._started.words.text()
 
     async def _kill(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.usage()  # while there is something to measure
         watch = None
         with suppress(OSError):
             watch = os.pidfd_open(self._init)
@@ -256,6 +280,11 @@ class WrappedBox:
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
+        if self._cgroup is not None:
+            try:
+                await self._cgroup.kill()
+            except TimeoutError:
+                report_survivors(self._init)
         if self._users is not None:
             await user_namespace.take_back(self._users, self._root)
         self._started.words.close()
