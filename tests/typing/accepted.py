@@ -10,6 +10,7 @@ from typing import Any, Literal, assert_type
 
 from kici import (
     CacheUse,
+    Checkout,
     CommentEvent,
     Ctx,
     DispatchEvent,
@@ -324,3 +325,9 @@ on_everything = workflow(
     ],
     jobs=[answer],
 )
+
+# ── what of the repository a job finds ────────────────────────────────────────────────────────────────────────────────
+
+job("release", runs_on="linux", checkout=Checkout(depth=0, tags=True), steps=["git describe"])
+job("app", runs_on="linux", checkout=Checkout(sparse="src/app", submodules=True, lfs=True), steps=["make"])
+job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="recursive"), steps=["make"])

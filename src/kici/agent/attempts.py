@@ -123,6 +123,7 @@ class Attempts:
     def drain(self) -> None:
         """Take no more jobs."""
         self._draining = True
+        self._shop.standby.retire()
         self.on_change()
 
     def cancel_all(self, reason: str, *, force: bool = False) -> None:

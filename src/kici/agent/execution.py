@@ -97,14 +97,14 @@ class RunnerFailed(KiciError):
 class Execution:
     """`prepare`, then `run` once, and always `close`. `cancel` may come at any time in between."""
 
-    def __init__(self, sandbox: Sandbox, spec: BoxSpec, *, sink: Sink) -> None:
+    def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
         self._sandbox = sandbox
         self._spec = spec
-        self._sink = sink
         self._box: Box | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._transfers = Transfers(sink, self._send)
+        self._sink: Sink  # until `run` there is nobody, and nothing to tell
+        self._transfers: Transfers
         self._job: LockJob | None = None
         self._order: StepOrder | None = None
         self._began = False
@@ -151,7 +151,12 @@ class Execution:
             died = failure.of_runner(await self._box.wait(), "before it was ready")
             raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
 
-    async def run(self, start: Start, *, spent_s: float = 0.0) -> JobEnded:
+    async def lost(self) -> str:
+        """Wait until the runner has ended; how. After `prepare`."""
+        assert self._box
+        return failure.of_runner(await self._box.wait(), "while it stood ready")
+
+    async def run(self, start: Start, *, sink: Sink, spent_s: float = 0.0) -> JobEnded:
         """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
 
         `spent_s` of the job's timeout are over.
@@ -161,6 +166,7 @@ class Execution:
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
+        self._sink, self._transfers = sink, Transfers(sink, self._send)
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
         conversation = asyncio.create_task(self._converse(start))

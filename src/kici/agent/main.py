@@ -28,7 +28,7 @@ from kici.agent.outbox import Outbox
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
-from kici.agent.slots import Slots
+from kici.agent.standby import Standby
 from kici.agent.trash import Trash
 from kici.errors import KiciError
 
@@ -49,6 +49,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX             auto, bubblewrap, container, none (auto)
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
+  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_WORK_DIR            where jobs run
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
   KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
@@ -96,7 +97,8 @@ async def serve(settings: Settings) -> None:
     hooks = Hooks(
         settings.hooks_dir, work_dir=settings.work_dir, timeout_s=settings.hook_timeout_s, sandboxed=sandboxed
     )
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots), dependencies, hooks)
+    standby = Standby(settings, choice.sandbox)
+    shop = Workshop(settings, outbox, silence, standby, dependencies, hooks)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
@@ -121,7 +123,7 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(service.run()) for service in (connection, attempts, trash, disk)]
+            services = [group.create_task(one.run()) for one in (connection, attempts, standby, trash, disk)]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

@@ -31,6 +31,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     sandbox_profile: Profile = "steps"
     sandbox_network: Literal["host", "isolated"] = "host"
     agent_slots: int = 1
+    standby: bool = True
+    """A runner is started ahead of its job, in each free slot."""
     work_dir: Path = Path()
     max_log_size_bytes: int = 10_485_760
     """Of one step."""

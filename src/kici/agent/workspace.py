@@ -1,7 +1,7 @@
 """A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
 
-`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `packages/`
-(of the workflow), `tmp/`, `home/`.
+`<work dir>/slot-<n>/<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `packages/` (of the workflow),
+`tmp/`, `home/`.
 Where the agent is root, everything in it belongs to the slot's own user, but `kici/` and `packages/`: those stay the
 agent's, so that
 user code cannot change what was verified.
@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -87,10 +87,10 @@ def claim(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-@contextlib.asynccontextmanager
-async def opened(work_dir: Path, slot: int, name: str, owner: Owner | None) -> AsyncIterator[Workspace]:
+@contextlib.contextmanager
+def opened(work_dir: Path, slot: int, owner: Owner | None) -> Iterator[Workspace]:
     """Raises `DiskFull`. At the end it is thrown into the trash, however its job has left it."""
-    space = Workspace(slot, work_dir / f"slot-{slot}" / f"{name}-{secrets.token_hex(4)}", owner)
+    space = Workspace(slot, work_dir / f"slot-{slot}" / secrets.token_hex(8), owner)
     try:
         try:
             _make(space)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kici.sdk.caches import Cache, cache
+from kici.sdk.checkouts import Checkout
 from kici.sdk.concurrency import Concurrency, concurrency
 from kici.sdk.context import AnnotationLevel, Artifacts, CacheUse, Cancelled, Command, Ctx, Log, Pending, Result
 from kici.sdk.durations import Duration
@@ -84,6 +85,7 @@ __all__ = [
     "Cache",
     "CacheUse",
     "Cancelled",
+    "Checkout",
     "Command",
     "CommandFailed",
     "CommandInvalid",

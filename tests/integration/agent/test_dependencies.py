@@ -46,8 +46,9 @@ def known(*, repo: str = "me/repo", secrets: Mapping[str, str] | None = None, pu
 @asynccontextmanager
 async def space(base: Path, slot: int = 0, *, sandboxed: bool = False) -> AsyncIterator[Workspace]:
     owner = Owner(FIRST_UID + slot, FIRST_UID + slot) if sandboxed and IS_ROOT else None
-    async with asyncio.timeout(100), workspace.opened(base, slot, "job", owner) as opened:
-        yield opened
+    async with asyncio.timeout(100):
+        with workspace.opened(base, slot, owner) as opened:
+            yield opened
 
 
 def files(project: Mapping[str, str]) -> dict[str, bytes]:

@@ -83,5 +83,5 @@ class Places:
         for name in ("src", "kici", "packages", "tmp", "home"):
             (root / name).mkdir()
         sink = Sink(self._terminal, self._hidden, self._caches)
-        execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root), sink=sink)
+        execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root))
         return Place(number % _SLOTS, root, sink, execution, asyncio.create_task(execution.prepare()))

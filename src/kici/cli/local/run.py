@@ -21,7 +21,7 @@ from kici.cli.local.terminal import Terminal
 from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import LockWorkflow
+from kici.engine.lockfile import LockCheckout, LockWorkflow
 from kici.engine.plan import PlannedJob
 from kici.errors import KiciError
 from kici.wire.context import JobContext
@@ -121,7 +121,7 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
-            ended = await place.execution.run(self._start(job, place))
+            ended = await place.execution.run(self._start(job, place), sink=place.sink)
             job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
             job.end(JobStatus(ended.status), ended.error)
@@ -136,6 +136,10 @@ class LocalRun:
 
     async def _fill(self, job: JobRecord, place: Place) -> None:
         settings = self._settings
+        if ignored := _ignored(job.planned.job.checkout):
+            self._terminal.told(
+                job, f"note: a local run takes the working tree as it is: checkout's {ignored} change nothing here"
+            )
         await asyncio.to_thread(working_copy.copy_kici, settings.root, settings.kici, place.root / "kici")
         if settings.packages and settings.boxed:  # a box does not see the user's cache directory
             await asyncio.to_thread(working_copy.copy_packages, settings.packages, place.root / "packages")
@@ -219,6 +223,13 @@ class LocalRun:
             yield
         finally:
             timer.cancel()
+
+
+def _ignored(checkout: bool | LockCheckout) -> str:
+    if isinstance(checkout, bool):
+        return ""
+    plain = LockCheckout()
+    return ", ".join(name for name in checkout.__struct_fields__ if getattr(checkout, name) != getattr(plain, name))
 
 
 async def _finish(task: asyncio.Task[None]) -> None:

@@ -137,7 +137,7 @@ class Jobs:
 
     @contextlib.asynccontextmanager
     async def prepared(self) -> AsyncIterator[Execution]:
-        execution = Execution(self.sandbox, BoxSpec(0, self.root, limits=self.limits), sink=self.sink)
+        execution = Execution(self.sandbox, BoxSpec(0, self.root, limits=self.limits))
         try:
             async with asyncio.timeout(SECONDS):
                 await execution.prepare()
@@ -167,7 +167,8 @@ class Jobs:
         facts = options.pop("facts", {})
         self.write(source)
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            return await execution.run(self.start(execution, lock_job(job, steps, **options), **facts))
+            start = self.start(execution, lock_job(job, steps, **options), **facts)
+            return await execution.run(start, sink=self.sink)
 
     async def run_whole(
         self,
@@ -190,7 +191,7 @@ class Jobs:
         locked = lowered_job(workflow.jobs[0], workflow, lambda location: None)
         self.names = [step.name for step in locked.steps]
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts)))
+            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts), sink=self.sink))
             if cancel_at:
                 await self.sink.until_logged(cancel_at)
             if cancel_when:

@@ -313,3 +313,19 @@ async def test_a_fast_writer_does_not_fill_the_agents_memory(jobs: Jobs) -> None
     assert ended.status == "success"
     assert taken == 400_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+async def test_a_command_that_reads_its_input_finds_its_end(jobs: Jobs) -> None:
+    ended = await jobs.run_whole(steps("cat; read line || echo end of input", "python3 -c 'input()' || echo next step"))
+    assert ended.status == "success"
+    assert "end of input" in jobs.sink.text
+    assert "next step" in jobs.sink.text
+
+
+async def test_what_a_step_wrote_last_before_its_runner_died_is_in_the_log(jobs: Jobs) -> None:
+    lines = "".join(f"line {number}\n" for number in range(20_000))
+    ended = await jobs.run_whole(
+        function("sys.stdout.write(''.join(f'line {n}\\n' for n in range(20_000)))\nsys.stdout.flush()\nos._exit(0)")
+    )
+    assert ended.status == "failed"
+    assert jobs.sink.text == lines
