@@ -135,8 +135,7 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            running = (connection, attempts, standby, trash, disk)
-            services = [group.create_task(service.run()) for service in running]
+            services = [group.create_task(one.run()) for one in (connection, attempts, standby, trash, disk)]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)
