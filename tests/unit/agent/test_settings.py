@@ -7,6 +7,7 @@ import pytest
 
 import kici
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.contract import Limits
 from kici.agent.settings import load
 from kici.settings_names import AGENT, misspelt, nearest
 
@@ -63,6 +64,13 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_SANDBOX": "maybe"},
         {"KICI_SANDBOX_PROFILE": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
+        {"KICI_JOB_MEMORY": "lots"},
+        {"KICI_JOB_MEMORY": "4GB"},
+        {"KICI_JOB_MEMORY": "1MiB"},
+        {"KICI_JOB_CPUS": "0"},
+        {"KICI_JOB_CPUS": "nan"},
+        {"KICI_JOB_PIDS": "3"},
+        {"KICI_JOB_PIDS": "many"},
         {"KICI_AGENT_SLOTS": "0"},
         {"KICI_AGENT_SLOTS": "many"},
         {"KICI_LABELS": "gpu,KICI:os:linux"},
@@ -97,8 +105,9 @@ def test_every_variable_of_the_agent_has_an_effect_and_stands_in_the_manual() ->
     """None is only parsed: somewhere beside the settings its value is used."""
     root = Path(kici.__file__).parent
     code = "".join(path.read_text() for path in (root / "agent").rglob("*.py") if path.name != "settings.py")
-    manual = (root.parents[1] / "docs/operator/running.md").read_text()
+    manual = "".join(page.read_text() for page in (root.parents[1] / "docs/operator").glob("*.md"))
     used_there = {"agent_token_file": "agent_token", "orchestrator_url": "websocket_url"}
+    used_there |= dict.fromkeys(("job_memory", "job_cpus", "job_pids"), "limits")
     for variable in AGENT:
         name = variable.removeprefix("KICI_").lower()
         assert re.search(rf"settings\.{used_there.get(name, name)}\b", code), variable
@@ -117,3 +126,10 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
 def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
     assert nearest("KICI_SOMETHING", AGENT) is None
     assert nearest("KICI_X", []) is None
+
+
+def test_limits_of_a_job_are_sizes_and_numbers() -> None:
+    given = {"KICI_JOB_MEMORY": "4GiB", "KICI_JOB_CPUS": "1.5", "KICI_JOB_PIDS": "2000"}
+    assert load(URL | given).limits == Limits(memory_bytes=4 * 1024**3, cpus=1.5, pids=2000)
+    assert load(URL | {"KICI_JOB_MEMORY": "134217728"}).limits == Limits(memory_bytes=128 * 1024**2)
+    assert load(dict(URL)).limits == Limits()
