@@ -25,7 +25,8 @@ class Preview(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True):
-    event: Literal["push", "tag", "manual", "dispatch", "schedule"]
+    event: Literal["push", "tag", "manual", "dispatch", "schedule", "kici_event", "workflow_complete"]
+    """The last two follow from a push: on an agent that is pushed, and the run that it leads to is waited for."""
     workflow: str
     ref: str = "main"
     changed: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ async def run(up: Stack, copy: Copy, wanted: Run) -> RunEnd:
         await copy.run("git", "remote", "add", "kici", up.remote)
         await copy.run("git", "push", "-q", "kici", "HEAD:main")  # its message asks for no run
     sha = await copy.change(wanted)
-    if wanted.event == "push":
+    if wanted.event in ("push", "kici_event", "workflow_complete"):
         await copy.run("git", "push", "-q", "kici", f"HEAD:{wanted.ref}")
         run_id = await _run_of(up, sha, wanted)
     elif wanted.event == "tag":

@@ -64,6 +64,7 @@ class FakeAgent:
         self.boot_id = str(uuid.uuid4())
         self.skew_ms = 0
         self.draining = False
+        self.not_taking = ""
         self.protocol = (PROTOCOL_MIN, PROTOCOL_MAX)
         self.got: list[FromOrchestrator] = []
         self.closed: asyncio.Future[TurnedAway] | None = None
@@ -152,7 +153,7 @@ class FakeAgent:
 
     async def beat(self) -> int:
         self._beat += 1
-        await self.send(Heartbeat(self._beat, draining=self.draining), seq=0)
+        await self.send(Heartbeat(self._beat, draining=self.draining, not_taking=self.not_taking), seq=0)
         return self._beat
 
     async def heartbeat(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -30,6 +31,12 @@ class Web:
         self.git_allowed = threading.Event()
         self.git_allowed.set()
         self.git_asked = threading.Event()
+        self.git_protocol_0 = False
+        """As servers that give no commit by its name."""
+        self.cut_answers = 0
+        """So many answers with packs more end in the middle."""
+        self.lfs: dict[str, bytes] = {}
+        """SHA-256 → content."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -76,6 +83,8 @@ class Web:
             _send(request, 503, b'{"error": "not now"}')
         elif self.authorization and given != self.authorization:
             _send(request, 403, b'{"error": "this token opens nothing here"}')
+        elif "/info/lfs/" in parts.path or parts.path.startswith("/lfs/"):
+            self._lfs(request, parts.path, body)
         elif parts.path.startswith("/git/"):
             self.git_asked.set()
             self.git_allowed.wait(30)
@@ -93,6 +102,25 @@ class Web:
             else:
                 _send(request, 200, stored)
 
+    def _lfs(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        """The batch API, and the objects below `/lfs/`."""
+        if path.startswith("/lfs/"):
+            _send(request, 200, self.lfs[path.removeprefix("/lfs/")])
+            return
+        objects: list[dict[str, object]] = []
+        for wanted in json.loads(body)["objects"]:
+            if wanted["oid"] in self.lfs:
+                actions = {"download": {"href": f"{self.url}/lfs/{wanted['oid']}"}}
+                objects.append({**wanted, "authenticated": True, "actions": actions})
+            else:
+                objects.append({**wanted, "error": {"code": 404, "message": "Object does not exist"}})
+        answer = json.dumps({"transfer": "basic", "objects": objects}).encode()
+        request.send_response(200)
+        request.send_header("content-type", "application/vnd.git-lfs+json")
+        request.send_header("content-length", str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
+
     def _git(self, request: BaseHTTPRequestHandler, path: str, query: str, body: bytes) -> None:
         done = subprocess.run(
             ["git", "http-backend"],
@@ -104,7 +132,7 @@ class Web:
                 "GIT_CONFIG_COUNT": "1",
                 "GIT_CONFIG_KEY_0": "safe.directory",
                 "GIT_CONFIG_VALUE_0": "*",
-                "GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+                "GIT_PROTOCOL": "" if self.git_protocol_0 else request.headers.get("git-protocol", ""),
                 "REQUEST_METHOD": request.command,
                 "PATH_INFO": path,
                 "QUERY_STRING": query,
@@ -123,6 +151,10 @@ class Web:
             request.send_header(name, value)
         request.send_header("content-length", str(len(answer)))
         request.end_headers()
+        if self.cut_answers and b"PACK" in answer:
+            self.cut_answers -= 1
+            answer = answer[: answer.index(b"PACK") + 20]
+            request.close_connection = True
         request.wfile.write(answer)
 
 

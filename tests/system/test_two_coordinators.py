@@ -69,6 +69,47 @@ async def test_a_job_whose_coordinator_is_killed_goes_on_with_the_other(two: Rep
         assert await two.log(run_id, job["jobId"], 0) == ["before", "after"]
 
 
+async def test_the_end_of_a_run_is_told_once_although_a_coordinator_was_killed_meanwhile(two: Replicas) -> None:
+    """The first one dies with the end of the job on its way, or just after it has committed it: the agent says it
+    again to the second one, which also takes over the event."""
+    first, second = two.coordinators
+    gate = two.base / "gate"
+    after = """
+@job(runs_on="linux")
+async def look(ctx: Ctx) -> str:
+    return ctx.event.state
+
+after = workflow("after", on=workflow_complete("ci"), jobs=[look])
+"""
+    listening = gated(gate).replace("push, workflow", "push, workflow, workflow_complete") + after
+    async with Cable(first.port) as balancer:
+        await two.agent("mover", balancer.port)
+        sha = await two.push(await two.repository(listening))
+        two.use(first)
+        run_id: str = (await two.run_of(sha))["runId"]
+        job = await two.job(run_id, "gated", "running")
+
+        async def begun() -> bool | None:
+            return "before" in await two.log(run_id, job["jobId"], 0) or None
+
+        await two.until(begun, "the step's first line", 30)
+        balancer.target = second.port
+        gate.touch()
+        await first.kill()
+        two.use(second)
+        assert (await two.ended(run_id))["status"] == "success"
+
+        async def told() -> list[dict[str, Any]] | None:
+            return [run for run in await two.runs() if run["workflowName"] == "after"] or None
+
+        (run,) = await two.until(told, "a run of the workflow that waits for the end", 60)
+        assert (await two.ended(run["runId"]))["status"] == "success"
+        assert (await two.jobs(run["runId"]))["look"]["outputs"]["look"] == "success"
+    async with two.database() as db:
+        assert await db.fetchval("select count(*) from event_log where provider = 'completion'") == 1
+        assert await db.fetchval("select count(*) from execution_runs where workflow_name = 'after'") == 1
+
+
 async def test_a_delivery_to_one_is_run_by_an_agent_of_the_other(two: Replicas) -> None:
     first, second = two.coordinators
     await two.agent("far", second.port)

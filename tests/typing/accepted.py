@@ -6,22 +6,33 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from kici import (
     CacheUse,
+    Checkout,
     CommentEvent,
     Ctx,
+    DispatchEvent,
+    ForkEvent,
     Generator,
     Job,
+    JobCompleteEvent,
     JobOptions,
+    ManualEvent,
     Output,
     PullRequestEvent,
     Result,
     Retry,
+    ReviewCommentEvent,
     Rule,
+    StarEvent,
     Step,
+    WatchEvent,
+    WebhookEvent,
     Workflow,
+    WorkflowCompleteEvent,
+    WorkflowRunEvent,
     cache,
     changed,
     comment,
@@ -282,6 +293,18 @@ async def answer(ctx: Ctx) -> None:
         assert_type(said.body, str)
     request = ctx.event_as(PullRequestEvent)
     assert_type(request.number, int)
+    assert_type(ctx.event_as(ReviewCommentEvent).pr_number, int)
+    assert_type(ctx.event_as(DispatchEvent).inputs, dict[str, str])
+    actions = ctx.event_as(WorkflowRunEvent)
+    if actions.action == "completed" and actions.conclusion == "failure":
+        assert_type(actions.commit, str)
+    assert_type(ctx.event_as(ForkEvent).actor, str)
+    assert_type(ctx.event_as(StarEvent).action, Literal["created", "deleted"])
+    assert_type(ctx.event_as(WatchEvent).action, Literal["started"])
+    assert_type(ctx.event_as(WebhookEvent).payload, Any)
+    assert_type(ctx.event_as(ManualEvent).workflow, str)
+    assert_type(ctx.event_as(WorkflowCompleteEvent).status, Literal["success", "failed", "cancelled"])
+    assert_type(ctx.event_as(JobCompleteEvent).commit, str)
     if request.action == "closed":
         await ctx.sh(t_free)
     inputs = ctx.inputs_as(Inputs)
@@ -302,3 +325,9 @@ on_everything = workflow(
     ],
     jobs=[answer],
 )
+
+# ── what of the repository a job finds ────────────────────────────────────────────────────────────────────────────────
+
+job("release", runs_on="linux", checkout=Checkout(depth=0, tags=True), steps=["git describe"])
+job("app", runs_on="linux", checkout=Checkout(sparse="src/app", submodules=True, lfs=True), steps=["make"])
+job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="recursive"), steps=["make"])

@@ -105,6 +105,7 @@ def test_a_variable_that_is_not_read_is_told_with_the_nearest_name(variable: str
         "KICI_AGENT_ENV_PATH",
         "KICI_TEST_DATABASE_URL",
         "KICI_SANDBOX",
+        "KICI_SANDBOX_PROFILE",
         "KICI_SANDBOX_NETWORK",
         "KICI_ORCHESTRATOR_URL",
         "KICI_WORK_DIR",

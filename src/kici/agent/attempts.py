@@ -11,7 +11,6 @@ import structlog
 from msgspec import Struct
 
 import kici
-from kici.agent import workspace
 from kici.agent.job import Job, Workshop
 from kici.wire.agent import (
     AttemptRef,
@@ -45,12 +44,12 @@ class Attempts:
         identity: Identity,
         shop: Workshop,
         *,
-        free_bytes: Callable[[], int] | None = None,
+        disk: Callable[[], str],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._identity = identity
         self._shop = shop
-        self._free_bytes = free_bytes or (lambda: workspace.free_bytes(shop.settings.work_dir))
+        self._disk = disk
         self.on_change = on_change
         self._jobs: dict[AttemptRef, Job] = {}
         """Taken, and the end not yet acknowledged."""
@@ -89,7 +88,7 @@ class Attempts:
         )
 
     def heartbeat(self, number: int) -> Heartbeat:
-        return Heartbeat(number, attempts=tuple(self._working()), draining=self._draining)
+        return Heartbeat(number, attempts=tuple(self._working()), draining=self._draining, not_taking=self._disk())
 
     def welcomed(self, welcome: Welcome) -> None:
         for ref in welcome.forget:
@@ -124,6 +123,7 @@ class Attempts:
     def drain(self) -> None:
         """Take no more jobs."""
         self._draining = True
+        self._shop.standby.retire()
         self.on_change()
 
     def cancel_all(self, reason: str, *, force: bool = False) -> None:
@@ -150,7 +150,7 @@ class Attempts:
             return "draining"
         if len(self._working()) >= self._shop.settings.agent_slots:
             return "busy"
-        if self._free_bytes() < self._shop.settings.min_free_bytes:
+        if self._disk():
             return "disk"
         return None
 

@@ -1,34 +1,30 @@
 """Brings the code of exactly one commit, and the bytes of `.kici/` at the commit whose workflows run.
 
-Only object names are asked for, never refs. The bytes of `.kici/` are read from git's objects, not from the working
-tree: no filter, no line-ending conversion and no user code stands between the commit and the check.
+The commit counts, whatever its refs have become. The bytes of `.kici/` are read from git's objects, not from the
+working tree: no filter, no line-ending conversion and no user code stands between the commit and the check.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 import shutil
-from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from msgspec import Struct
 
+from kici.agent import fetching, lfs, submodules
 from kici.agent.errors import PreparationFailed
+from kici.agent.fetching import Say
 from kici.agent.git import Git, GitFailed, Remote, basic
 from kici.agent.workspace import Workspace
+from kici.engine.lockfile import LockCheckout, SubmoduleLevels
 from kici.wire.agent import Checkout, Dispatch
 
-FETCH_S = 600.0
 CHECKOUT_S = 600.0
-TRIES = 3
+MAX_LEVELS = 10
+"""Of submodules in submodules."""
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Of everything under `.kici/`."""
-_SHA = re.compile(r"[0-9a-f]{40}")
-_HOPELESS = re.compile(
-    r"not our ref|Authentication failed|could not read Username|requested URL returned error: 40[134]"
-)
 _KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
@@ -49,35 +45,11 @@ def remote(dispatch: Dispatch, orchestrator_url: str) -> Remote:
     return Remote(orchestrator_url + checkout.url if own else checkout.url, authorization)
 
 
-async def fetch(space: Workspace, source: Remote, checkout: Checkout, say: Callable[[str], None]) -> Git:
-    """The objects of the commits that the job needs, without their history. Raises `PreparationFailed`.
-
-    Tags that point at them come along, so that `git describe` works where a release is built.
-    """
-    for sha in (checkout.sha, checkout.workflow_sha):
-        if not _SHA.fullmatch(sha):
-            raise PreparationFailed(f"{sha!r} is no full commit id")
-    _make_repository(space, source.url)
+async def fetch(space: Workspace, source: Remote, checkout: Checkout, say: Say) -> Git:
+    """The objects of the commits that the job needs, without their history. Raises `PreparationFailed`."""
     git = Git(space)
-    commits = dict.fromkeys((checkout.sha, checkout.workflow_sha))
-    # git follows tags only to what gets a name here.
-    kept = [f"+{sha}:refs/kici/{number}" for number, sha in enumerate(commits)]
-    say(f"fetching {checkout.sha} from {source.url}")
-    for tries_left in reversed(range(TRIES)):
-        try:
-            await git.run(
-                *("fetch", "--quiet", "--depth=1", "--no-recurse-submodules", "--no-write-fetch-head"),
-                *("--", source.url, *kept),
-                remote=source,
-                timeout_s=FETCH_S,
-            )
-        except GitFailed as error:
-            if not tries_left or _HOPELESS.search(str(error)):
-                raise
-            say(f"{error}; trying again")
-            await asyncio.sleep(1.0)
-        else:
-            break
+    make_repository(git, source.url)
+    await fetching.commits(git, source, (checkout.sha, checkout.workflow_sha), checkout.ref, say)
     return git
 
 
@@ -99,11 +71,62 @@ async def kici_files(git: Git, sha: str) -> dict[str, bytes]:
     return files
 
 
-async def work_tree(git: Git, space: Workspace, sha: str) -> None:
-    """The files of the commit in `src/`. Programs that its attributes name (LFS and the like) do not run."""
+async def work_tree(git: Git, source: Remote, checkout: Checkout, wanted: bool | LockCheckout, say: Say) -> None:
+    """The files of the commit in `src/`, as the job asks for them. Raises `PreparationFailed`.
+
+    Programs that its attributes name do not run, but LFS where the job asks for it.
+    """
+    options = wanted if isinstance(wanted, LockCheckout) else LockCheckout()
+    # The head of an untrusted pull request must not spend the repository's credential on what it names.
+    trusted = checkout.sha == checkout.workflow_sha
+    if options.depth != 1 or options.tags:
+        await fetching.history(git, source, checkout.sha, checkout.ref, depth=options.depth, tags=options.tags, say=say)
+    await _fill(git, source, checkout.sha, options, trusted, say)
+    if options.submodules is not SubmoduleLevels.NONE:
+        levels = MAX_LEVELS if options.submodules is SubmoduleLevels.ALL else 1
+        await _fill_submodules(git, source, checkout.sha, options, Bounds(levels, trusted), say)
+
+
+class Bounds(Struct):
+    levels: int
+    trusted: bool
+    left: int = submodules.MAX
+    """Of submodules of all levels."""
+
+
+async def _fill_submodules(
+    git: Git, source: Remote, sha: str, options: LockCheckout, bounds: Bounds, say: Say, level: int = 1, below: str = ""
+) -> None:
+    for one in await submodules.found(git, source, sha, options.sparse if level == 1 else ()):
+        bounds.left -= 1
+        if bounds.left < 0:
+            raise PreparationFailed(f"there are more than {submodules.MAX} submodules: does one contain itself?")
+        path = f"{below}{one.path}"
+        submodules.check_place(git.space.src, path)
+        remote = source.at(one.url, opened=bounds.trusted)
+        inner = Git(git.space, path)
+        make_repository(inner, remote.url)
+        say(f"submodule {path}")
+        try:
+            await fetching.commits(inner, remote, (one.sha,), "", say)
+        except GitFailed as error:
+            raise PreparationFailed(f"submodule {path}: {error}") from error
+        await _fill(inner, remote, one.sha, LockCheckout(lfs=options.lfs), bounds.trusted, say)
+        if level < bounds.levels:
+            await _fill_submodules(inner, remote, one.sha, options, bounds, say, level + 1, f"{path}/")
+        elif bounds.levels == MAX_LEVELS and await submodules.found(inner, remote, one.sha, ()):
+            raise PreparationFailed(f"submodules are nested deeper than {MAX_LEVELS} levels at {path}")
+
+
+async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, trusted: bool, say: Say) -> None:
+    if options.sparse:
+        directories = "".join(f"{directory}\n" for directory in options.sparse)
+        await git.run("sparse-checkout", "set", "--cone", "--stdin", feed=directories.encode())
     await git.run("checkout", "--quiet", "--detach", "--force", sha, timeout_s=CHECKOUT_S)
     # Steps may use LFS themselves.
-    (space.src / ".git" / "info" / "attributes").unlink()
+    (git.top / ".git" / "info" / "attributes").unlink()
+    if options.lfs:
+        await lfs.fill(git, source, sha, trusted, say)
 
 
 def no_work_tree(space: Workspace) -> None:
@@ -111,12 +134,12 @@ def no_work_tree(space: Workspace) -> None:
     shutil.rmtree(space.src / ".git")
 
 
-def _make_repository(space: Workspace, url: str) -> None:
+def make_repository(git: Git, url: str) -> None:
     """What `git init` and `git remote add` would make, and attributes that win over the repository's own."""
-    directory = space.src / ".git"
+    directory = git.top / ".git"
     for made in (directory, directory / "objects", directory / "refs", directory / "info"):
         made.mkdir()
-        space.hand_over(made)
+        git.space.hand_over(made)
     contents = {
         "HEAD": "ref: refs/heads/main\n",
         "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tlogallrefupdates = true\n"
@@ -125,7 +148,7 @@ def _make_repository(space: Workspace, url: str) -> None:
     }
     for name, content in contents.items():
         (directory / name).write_text(content)
-        space.hand_over(directory / name)
+        git.space.hand_over(directory / name)
 
 
 def _entry(line: bytes) -> _Entry:

@@ -97,14 +97,14 @@ class RunnerFailed(KiciError):
 class Execution:
     """`prepare`, then `run` once, and always `close`. `cancel` may come at any time in between."""
 
-    def __init__(self, sandbox: Sandbox, spec: BoxSpec, *, sink: Sink) -> None:
+    def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
         self._sandbox = sandbox
         self._spec = spec
-        self._sink = sink
         self._box: Box | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._transfers = Transfers(sink, self._send)
+        self._sink: Sink  # until `run` there is nobody, and nothing to tell
+        self._transfers: Transfers
         self._job: LockJob | None = None
         self._order: StepOrder | None = None
         self._began = False
@@ -151,7 +151,12 @@ class Execution:
             died = failure.of_runner(await self._box.wait(), "before it was ready")
             raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
 
-    async def run(self, start: Start, *, spent_s: float = 0.0) -> JobEnded:
+    async def lost(self) -> str:
+        """Wait until the runner has ended; how. After `prepare`."""
+        assert self._box
+        return failure.of_runner(await self._box.wait(), "while it stood ready")
+
+    async def run(self, start: Start, *, sink: Sink, spent_s: float = 0.0) -> JobEnded:
         """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
 
         `spent_s` of the job's timeout are over.
@@ -161,6 +166,7 @@ class Execution:
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
+        self._sink, self._transfers = sink, Transfers(sink, self._send)
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
         conversation = asyncio.create_task(self._converse(start))
@@ -173,7 +179,14 @@ class Execution:
                     max(limit_ms / 1000 - spent_s, 0), self._job_timeout, limit_ms
                 )
             await asyncio.wait((conversation, stopped, died), return_when=asyncio.FIRST_COMPLETED)
-            if died.done():
+            if conversation.done() and conversation.result() is None and not self._stopping.is_set():
+                # Its socket is closed: mostly since it has ended, and then how it did is told.
+                await asyncio.wait((died, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
+                if not died.done():
+                    self._verdict = self._verdict or JobEnded(
+                        "failed", "the runner closed its socket before the job ended", reason=Reason.RUNNER
+                    )
+            elif died.done():
                 # What it said last may still be in the socket, which a process that it forked may hold open.
                 await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
             told = conversation.result() if conversation.done() else None

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.choose import Choice
 from kici.agent.settings import Settings
 from kici.engine import labels
 from kici.wire.context import AgentFacts
@@ -43,7 +44,7 @@ def _first(given: Iterable[str], prefix: str) -> str:
     return next((label.removeprefix(prefix) for label in given if label.startswith(prefix)), "")
 
 
-def facts(sandbox: str) -> dict[str, Any]:
+def facts(choice: Choice) -> dict[str, Any]:
     """For people only; nothing is decided by it."""
     return {
         "hostname": socket.gethostname(),
@@ -52,7 +53,9 @@ def facts(sandbox: str) -> dict[str, Any]:
         "arch": platform.machine(),
         "cpus": os.cpu_count() or 0,
         "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1_048_576,
-        "sandbox": sandbox,
+        "sandbox": choice.sandbox.name,
+        "sandbox_profile": choice.profile,
+        "sandbox_fallback": choice.fallback,
         "python": platform.python_version(),
         "executable": sys.executable,
         "uid": os.getuid(),

@@ -17,6 +17,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from kici.agent.errors import DiskFull, PreparationFailed
@@ -29,11 +30,14 @@ _NEUTRAL = {
     "core.sshCommand": "false",
     "core.askPass": "",
     "core.attributesFile": "/dev/null",
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
     "core.excludesFile": "/dev/null",
     "credential.helper": "",
     "diff.external": "",
     "fetch.recurseSubmodules": "false",
     "submodule.recurse": "false",
+    "transfer.bundleURI": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "http.followRedirects": "false",
@@ -48,6 +52,7 @@ _INHERITED = re.compile(r"PATH|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|(HTTP|HTTPS|NO
 _FULL = ("No space left on device", "Disk quota exceeded")
 _URL = re.compile(r"https?://[^\s\"'\\<>^`{|}\x00-\x20]+")
 _INSIDE = "/tmp/job"  # noqa: S108 - a mount of a namespace of its own
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 MAX_OUTPUT_BYTES = 128 * 1024 * 1024
 
 
@@ -59,17 +64,26 @@ class Remote:
     """Where to fetch from, and the header that opens it."""
 
     def __init__(self, url: str, authorization: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise PreparationFailed(f"the repository's address {url!r} is no URL: {error}") from None
         if not _URL.fullmatch(url) or not parts.hostname or parts.username or parts.password:
             raise PreparationFailed(f"the repository's address {url!r} is not a plain http:// or https:// URL")
         self.url = url
-        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self.origin = f"{parts.scheme}://{parts.netloc}"
         self._authorization = authorization
+
+    def at(self, url: str, *, opened: bool) -> Remote:
+        """Another address, which gets the credential only if it is `opened` and of the same origin."""
+        other = Remote(url, "")
+        return Remote(url, self._authorization) if opened and other.origin == self.origin else other
 
     def config(self) -> dict[str, str]:
         if not self._authorization:
             return {}
-        return {f"http.{self._origin}/.extraHeader": f"Authorization: {self._authorization}"}
+        return {f"http.{self.origin}/.extraHeader": f"Authorization: {self._authorization}"}
 
 
 def basic(username: str, password: str) -> str:
@@ -77,23 +91,31 @@ def basic(username: str, password: str) -> str:
 
 
 class Git:
-    """The repository in a workspace's `src/`, before any user code could write there."""
+    """The repository in a workspace's `src/`, or `below` it, before any user code could write there."""
 
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
+    def __init__(self, space: Workspace, below: str = "") -> None:
+        self.space = space
+        self.top = space.src / below
         self._prefix = _confinement(space)
         self._root = str(space.root) if space.owner is None else _INSIDE
+        self._directory = f"{self._root}/src/{below}".rstrip("/")
 
     async def run(
-        self, *arguments: str, remote: Remote | None = None, feed: bytes = b"", timeout_s: float = 60.0
+        self,
+        *arguments: str,
+        remote: Remote | None = None,
+        config: Mapping[str, str] = _NOTHING,
+        feed: bytes = b"",
+        timeout_s: float = 60.0,
     ) -> bytes:
         """Standard output. Raises `GitFailed` with what git said, `DiskFull`; kills it when cancelled or too slow."""
+        settings = _NEUTRAL | (remote.config() if remote else {}) | dict(config)
         process = await asyncio.create_subprocess_exec(
             *self._prefix,
-            *("git", "-C", f"{self._root}/src"),
+            *("git", "-C", self._directory),
             *arguments,
             cwd="/",
-            env=_environment(f"{self._root}/home", _NEUTRAL | (remote.config() if remote else {})),
+            env=_environment(f"{self._root}/home", settings),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -116,7 +138,7 @@ class Git:
 
     def _raise(self, arguments: Sequence[str], code: int, said: str) -> None:
         if any(sign in said for sign in _FULL):
-            raise DiskFull(self._space.root)
+            raise DiskFull(self.space.root)
         raise GitFailed(f"git {arguments[0]} failed: {said or f'exit code {code}'}")
 
 

@@ -1,9 +1,9 @@
 """One attempt of one job, from its dispatch to the report of its end: a sequence of phases.
 
-accept · workspace · fetch · verify `.kici/` · work tree · context · runner — and, once the orchestrator has
+accept · place (`standby`) · fetch · verify `.kici/` · work tree · context · runner — and, once the orchestrator has
 acknowledged that we accepted: run · report · clean up. Everything before `run` goes to the log of step −1, and a
-failure there says that no user code has run. The runner starts beside the checkout; it gets its work only when all of
-that is done.
+failure there says that no user code has run. A place has its runner already, or starts it beside the checkout; it gets
+its work only when all of that is done.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import checkout, context, environment, facts, verify_kici, workspace
+from kici.agent import checkout, context, environment, facts, verify_kici
+from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
 from kici.agent.execution import Execution
+from kici.agent.hooks import BEFORE_CHECKOUT, BEFORE_JOB, Hooks, about_job
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
 from kici.agent.outbox import Frame, Outbox
 from kici.agent.reporter import Reporter
-from kici.agent.sandbox.contract import BoxSpec, Sandbox
 from kici.agent.secret_forms import is_too_short
 from kici.agent.settings import Settings
 from kici.agent.silence import Silence
-from kici.agent.slots import Slots
-from kici.agent.workspace import Owner, Workspace
+from kici.agent.standby import Standby
+from kici.agent.workspace import Workspace
 from kici.engine import evaluation, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lifecycle import JobStatus, StepStatus
 from kici.engine.lockfile import PATH
-from kici.errors import KiciError
 from kici.wire.agent import AttemptRef, Dispatch, JobAccepted, JobStatusChanged
 from kici.wire.context import JobContext
 from kici.wire.runner import MIN_SECRET_BYTES, JobEnded, Start
@@ -55,10 +55,11 @@ class Workshop(Struct, frozen=True):
     """What every job of this agent uses."""
 
     settings: Settings
-    sandbox: Sandbox
     outbox: Outbox
     silence: Silence
-    slots: Slots
+    standby: Standby
+    dependencies: Dependencies
+    hooks: Hooks
 
 
 class NotOurs(AgentError):
@@ -90,6 +91,9 @@ class Job:
         self._cancelled = ""
         self._silenced = False
         self._withdrawn = False
+        self._has_packages = False
+        self._known: JobContext | None = None
+        self._ended_as: JobStatusChanged | None = None
         self.reported: Frame | None = None
         """The frame that tells the end."""
 
@@ -122,10 +126,10 @@ class Job:
             self._began = asyncio.get_running_loop().time()
             self._accepted = self._shop.outbox.put(JobAccepted(self.ref.job_id, self.ref.attempt))
             self._reporter.prepare()
-            async with AsyncExitStack() as place:
+            async with AsyncExitStack() as leaving:
                 try:
                     async with AsyncExitStack() as processes:
-                        ended = await self._work(place, processes)
+                        ended = await self._work(leaving, processes)
                 except NotOurs as reason:
                     self._withdrawn = True
                     log.warning("job dropped", reason=str(reason))
@@ -133,11 +137,11 @@ class Job:
                     # Only now: no process of the job is left when its end is told.
                     self._report(ended)
 
-    async def _work(self, place: AsyncExitStack, processes: AsyncExitStack) -> JobStatusChanged:
+    async def _work(self, leaving: AsyncExitStack, processes: AsyncExitStack) -> JobStatusChanged:
         limit = asyncio.timeout(self._limit_ms / 1000 if self._limit_ms else None)
         try:
             async with limit as self._preparation:
-                prepared = None if self._is_stopped() else await self._prepare(place, processes)
+                prepared = None if self._is_stopped() else await self._prepare(leaving, processes)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -155,29 +159,20 @@ class Job:
     def _is_stopped(self) -> bool:
         return bool(self._cancelled) or self._withdrawn
 
-    async def _prepare(self, place: AsyncExitStack, processes: AsyncExitStack) -> _Prepared:
-        slot = await place.enter_async_context(self._shop.slots.take())
-        settings, uid = self._shop.settings, self._shop.sandbox.owner(slot)
-        space = await place.enter_async_context(
-            workspace.opened(
-                settings.work_dir,
-                slot,
-                f"{self.ref.job_id[:8]}-{self.ref.attempt}",
-                None if uid is None else Owner(uid, uid),
-            )
-        )
-        spec = BoxSpec(slot, space.root, network=settings.sandbox_network == "host", limits=settings.limits)
-        execution = Execution(self._shop.sandbox, spec, sink=self._reporter)
-        processes.push_async_callback(execution.close)
+    async def _prepare(self, leaving: AsyncExitStack, processes: AsyncExitStack) -> _Prepared:
+        place = await leaving.enter_async_context(self._shop.standby.take())
+        processes.push_async_callback(place.vacate)
+        space, execution = place.space, place.execution
+        leaving.push_async_callback(self._after, space)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_start_runner(execution))
+                group.create_task(place.ready())
                 known = group.create_task(self._context())
                 locked = group.create_task(self._check_out(space, known))
                 group.create_task(self._acknowledged())
         except ExceptionGroup as errors:
             if any(is_disk_full(error) for error in leaves(errors)):
-                raise DiskFull(settings.work_dir) from errors
+                raise DiskFull(self._shop.settings.work_dir) from errors
             raise _most_telling(errors) from errors
         return _Prepared(execution, self._start(space, execution, locked.result(), known.result()))
 
@@ -195,11 +190,13 @@ class Job:
                 self._reporter.say(
                     f"secret {name} is too short to be hidden: give it at least {MIN_SECRET_BYTES} bytes"
                 )
+        self._known = known
         return known
 
     async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:
         wanted = self._dispatch.checkout
         source = checkout.remote(self._dispatch, self._shop.settings.http_url)
+        await self._shop.hooks.before(BEFORE_CHECKOUT, self._about(space, await known), self._reporter.say)
         git = await checkout.fetch(space, source, wanted, self._reporter.say)
         files = await checkout.kici_files(git, wanted.workflow_sha)
         lock = verify_kici.verify(files, self._dispatch.lock_sha256)
@@ -208,12 +205,26 @@ class Job:
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
+        self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
         if locked.job.checkout:
-            await checkout.work_tree(git, space, wanted.sha)
+            await checkout.work_tree(git, source, wanted, locked.job.checkout, self._reporter.say)
             self._reporter.say(f"checked out {wanted.sha}")
         else:
             checkout.no_work_tree(space)
+        await self._shop.hooks.before(BEFORE_JOB, self._about(space, await known), self._reporter.say)
         return locked
+
+    async def _after(self, space: Workspace) -> None:
+        """No process of the job is left, and its directory is still there."""
+        outcome = self._ended_as.status if self._ended_as else "withdrawn"
+        about = self._about(space, self._known) | {
+            "KICI_OUTCOME": outcome,
+            "KICI_REASON": self._ended_as.reason if self._ended_as else "",
+        }
+        await self._shop.hooks.after(about, self._reporter.clean)
+
+    def _about(self, space: Workspace, known: JobContext | None) -> dict[str, str]:
+        return about_job(self._dispatch, known, space.root)
 
     def _start(self, space: Workspace, execution: Execution, locked: verify_kici.Locked, known: JobContext) -> Start:
         def inside(path: Path) -> str:
@@ -234,6 +245,7 @@ class Job:
                 tmp=inside(space.tmp),
             ),
             tmp=inside(space.tmp),
+            packages=inside(space.packages) if self._has_packages else "",
         )
 
     async def _execute(self, prepared: _Prepared) -> JobStatusChanged:
@@ -245,7 +257,7 @@ class Job:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch_silence(limit))
             spent_s = asyncio.get_running_loop().time() - self._began
-            ended = await prepared.execution.run(prepared.start, spent_s=spent_s)
+            ended = await prepared.execution.run(prepared.start, sink=self._reporter, spent_s=spent_s)
             watch.cancel()
         if self._withdrawn:
             raise NotOurs("withdrawn")
@@ -318,15 +330,10 @@ class Job:
             )
 
     def _report(self, ended: JobStatusChanged) -> None:
-        log.info("job ended", status=ended.status, error=ended.error)
+        # Without the sentence: it ends with a line of the job's output, which is none of this log's.
+        log.info("job ended", status=ended.status, reason=ended.reason)
+        self._ended_as = ended
         self.reported = self._shop.outbox.put(ended)
-
-
-async def _start_runner(execution: Execution) -> None:
-    try:
-        await execution.prepare()
-    except KiciError as error:
-        raise PreparationFailed(f"the runner could not be started: {error}") from error
 
 
 def _most_telling(errors: ExceptionGroup[Exception]) -> Exception:

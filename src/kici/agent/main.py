@@ -14,19 +14,22 @@ import structlog
 
 import kici
 from kici import settings_names
-from kici.agent import facts, own_log, workspace
+from kici.agent import facts, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
+from kici.agent.dependencies import Dependencies, clear_unfinished
+from kici.agent.disk import Disk
 from kici.agent.drain import Drain
 from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid
+from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
 from kici.agent.sandbox import cgroups
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
-from kici.agent.slots import Slots
+from kici.agent.standby import Standby
 from kici.agent.trash import Trash
 from kici.errors import KiciError
 
@@ -41,15 +44,19 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
 
   KICI_ORCHESTRATOR_URL    ws://host:4000 (required)
   KICI_AGENT_TOKEN         or KICI_AGENT_TOKEN_FILE
-  KICI_AGENT_ID            default: <hostname>-<8 hex digits>
+  KICI_AGENT_ID            default: <hostname>-<8 hex digits>, kept in the work directory
   KICI_LABELS              comma list
   KICI_AGENT_SLOTS         jobs side by side (1)
-  KICI_SANDBOX             auto, true, false (auto)
+  KICI_SANDBOX             auto, bubblewrap, container, none (auto)
+  KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
+  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_WORK_DIR            where jobs run
+  KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
+  KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
 
@@ -70,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):
-            asyncio.run(serve(settings))
+            clear_unfinished(settings.work_dir)
+            name = settings.agent_id or own_id.kept(settings.work_dir)
+            asyncio.run(serve(msgspec.structs.replace(settings, agent_id=name)))
     except KiciError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
@@ -81,23 +90,39 @@ async def serve(settings: Settings) -> None:
     """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
-    choice = choose(settings.sandbox)
+    choice = choose(settings.sandbox, settings.sandbox_profile)
     limits = cgroups.enforceable(settings.limits)
     settings = msgspec.structs.replace(settings, job_pids=limits.pids)
     if limits.pids is None:
         log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
+    if choice.fallback:
+        log.warning("jobs are less protected than they could be", missing=choice.fallback)
     silence = Silence()
     outbox = Outbox(silence.clock)
-    shop = Workshop(settings, choice.sandbox, outbox, silence, Slots(settings.agent_slots))
+    sandboxed = choice.sandbox.name != "none"
+    dependencies = Dependencies(settings, sandboxed=sandboxed)
+    hooks = Hooks(
+        settings.hooks_dir, work_dir=settings.work_dir, timeout_s=settings.hook_timeout_s, sandboxed=sandboxed
+    )
+    standby = Standby(settings, choice.sandbox)
+    shop = Workshop(settings, outbox, silence, standby, dependencies, hooks)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels()),
-        facts=facts.facts(choice.sandbox.name),
+        facts=facts.facts(choice),
     )
-    attempts = Attempts(identity, shop)
-    connection = Connection(settings.websocket_url, attempts, outbox, silence)
     trash = Trash(settings.work_dir)
+    disk = Disk(
+        settings.work_dir,
+        min_free_bytes=settings.min_free_bytes,
+        min_free_inodes=settings.min_free_inodes,
+        caches=(dependencies,),
+        left=lambda: trash.left,
+        on_change=lambda: connection.beat(),
+    )
+    attempts = Attempts(identity, shop, disk=disk.look)
+    connection = Connection(settings.websocket_url, attempts, outbox, silence)
 
     def changed() -> None:
         trash.wake()
@@ -106,7 +131,8 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(service.run()) for service in (connection, attempts, trash)]
+            running = (connection, attempts, standby, trash, disk)
+            services = [group.create_task(service.run()) for service in running]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

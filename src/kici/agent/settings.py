@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
-import socket
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -16,7 +14,9 @@ from msgspec import Struct
 
 from kici import settings_names
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.choose import Mode
 from kici.agent.sandbox.contract import Limits
+from kici.agent.sandbox.seccomp import Profile
 
 _UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 _LEAST_MEMORY = 64 * 1024**2
@@ -27,11 +27,13 @@ FROM_ENVIRONMENT = tuple(name.removeprefix("KICI_").lower() for name in settings
 class Settings(Struct, frozen=True, kw_only=True):
     orchestrator_url: str
     """`http(s)://` or `ws(s)://`, with the orchestrator's base path, with or without `/ws` at the end."""
-    agent_id: str
+    agent_id: str = ""
+    """Empty: the one that is kept in the work directory."""
     agent_token: str = ""
     labels: tuple[str, ...] = ()
     """The operator's."""
-    sandbox: Literal["auto", "true", "false"] = "auto"
+    sandbox: Mode = "auto"
+    sandbox_profile: Profile = "steps"
     sandbox_network: Literal["host", "isolated"] = "host"
     agent_slots: int = 1
     job_memory: int | None = None
@@ -39,11 +41,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     job_cpus: Annotated[float, msgspec.Meta(ge=0.01, le=4096)] | None = None
     job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
     """None = `cgroups.DEFAULT_PIDS` where that can be had."""
+    standby: bool = True
+    """A runner is started ahead of its job, in each free slot."""
     work_dir: Path = Path()
     max_log_size_bytes: int = 10_485_760
     """Of one step."""
     min_free_bytes: int = 200 * 1024 * 1024
     """With less in `work_dir` no job is taken."""
+    min_free_inodes: int = 10_000
+    """Likewise, where the file system counts them."""
+    hooks_dir: Path | None = None
+    hook_timeout_s: float = 300.0
+    dependency_builds: bool = False
+    """Packages of workflows without a wheel are built, which runs their code."""
+    dependency_cache_bytes: int = 5 * 1024**3
+    """Of installed packages of workflows, and uv's caches, together."""
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
     die_with_parent: bool = False
@@ -84,9 +96,10 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     _check_url(given["orchestrator_url"])
     values["agent_token"] = _token(given["agent_token"], given["agent_token_file"])
     values["labels"] = _labels(given["labels"])
-    values.setdefault("agent_id", f"{socket.gethostname()}-{secrets.token_hex(4)}")
     values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
-    for name in ("sandbox", "sandbox_network", "log_level", "log_format"):
+    if given["hooks_dir"]:
+        values["hooks_dir"] = Path(given["hooks_dir"])
+    for name in ("sandbox", "sandbox_profile", "sandbox_network", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
     if "job_memory" in values:
@@ -96,12 +109,14 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     settings = msgspec.convert(values, Settings, strict=False)
     if settings.agent_slots < 1:
         raise SettingsInvalid(f"KICI_AGENT_SLOTS is {settings.agent_slots}: an agent needs at least one slot")
+    if not settings.hook_timeout_s > 0:
+        raise SettingsInvalid(f"KICI_HOOK_TIMEOUT_S is {settings.hook_timeout_s:g}: it must be more than 0")
     return settings
 
 
 def _convert(value: dict[str, object], name: str) -> None:
     """One at a time, so that the message can name the variable; the value is not repeated, it may be a secret."""
-    required = {"orchestrator_url": "ws://x", "agent_id": "x"}
+    required = {"orchestrator_url": "ws://x"}
     try:
         msgspec.convert(required | value, Settings, strict=False)
     except msgspec.ValidationError as error:

@@ -1,8 +1,9 @@
 """A job's directory on this machine: made for one attempt, owned by its slot, gone afterwards.
 
-`<work dir>/slot-<n>/<job>-<attempt>-<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `tmp/`,
-`home/`.
-Where the agent is root, everything in it belongs to the slot's own user, but `kici/`: that stays the agent's, so that
+`<work dir>/slot-<n>/<random>/` with `src/` (checkout), `kici/` (the verified `.kici/`), `packages/` (of the workflow),
+`tmp/`, `home/`.
+Where the agent is root, everything in it belongs to the slot's own user, but `kici/` and `packages/`: those stay the
+agent's, so that
 user code cannot change what was verified.
 """
 
@@ -12,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -42,6 +43,10 @@ class Workspace(Struct, frozen=True):
     @property
     def kici(self) -> Path:
         return self.root / "kici"
+
+    @property
+    def packages(self) -> Path:
+        return self.root / "packages"
 
     @property
     def tmp(self) -> Path:
@@ -82,15 +87,10 @@ def claim(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def free_bytes(work_dir: Path) -> int:
-    room = os.statvfs(work_dir)
-    return room.f_bavail * room.f_frsize
-
-
-@contextlib.asynccontextmanager
-async def opened(work_dir: Path, slot: int, name: str, owner: Owner | None) -> AsyncIterator[Workspace]:
+@contextlib.contextmanager
+def opened(work_dir: Path, slot: int, owner: Owner | None) -> Iterator[Workspace]:
     """Raises `DiskFull`. At the end it is thrown into the trash, however its job has left it."""
-    space = Workspace(slot, work_dir / f"slot-{slot}" / f"{name}-{secrets.token_hex(4)}", owner)
+    space = Workspace(slot, work_dir / f"slot-{slot}" / secrets.token_hex(8), owner)
     try:
         try:
             _make(space)
@@ -108,7 +108,8 @@ def _make(space: Workspace) -> None:
     space.root.mkdir(mode=0o700)
     for directory in (space.src, space.tmp, space.home):
         directory.mkdir(mode=0o700)
-    space.kici.mkdir(mode=0o755)
-    space.kici.chmod(0o755)
+    for directory in (space.kici, space.packages):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
     for directory in (space.src, space.tmp, space.home, space.root):
         space.hand_over(directory)

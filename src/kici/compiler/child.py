@@ -81,7 +81,7 @@ class _Collection:
 
     def run(self) -> Imported:
         refusals = collect()
-        loading.prepare(self._kici)
+        loading.prepare(self._kici, self._request.packages)
         watchdog = _Watchdog(self._request.limit_s, self._answer)
         found: list[tuple[str, str, Workflow]] = []
         for path in self._request.modules:

@@ -35,13 +35,13 @@ class Collecting:
         self._limit_s = limit_s
         self._whole_limit_s = 0.0
 
-    def ask(self, modules: tuple[str, ...]) -> None:
-        """Say what to import: paths below `.kici/`. Once."""
+    def ask(self, modules: tuple[str, ...], packages: str = "") -> None:
+        """Say what to import, as paths below `.kici/`, and where their packages are. Once."""
         self._whole_limit_s = (self._limit_s + 1) * (len(modules) + 1)
         assert self._child.stdin
         # It may have died; `result` tells.
         with suppress(BrokenPipeError), self._child.stdin as request:
-            request.write(msgspec.json.encode(Request(str(self._root), modules, self._limit_s)))
+            request.write(msgspec.json.encode(Request(str(self._root), modules, self._limit_s, packages)))
         self._child.stdin = None
 
     def result(self) -> Imported:

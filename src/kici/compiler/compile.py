@@ -6,6 +6,7 @@ Used by `kici compile`, `kici preview` and `kici run local`.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
@@ -34,6 +35,8 @@ class Compiled(Struct, frozen=True):
     warnings: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...] = ()
     """What costs time when the workflows run, and is meant so."""
+    packages: str = ""
+    """Where the workflows' own packages are on this machine; empty = they have none."""
 
     def needed(self) -> LockFile:
         """The lock file, for a command that can do nothing without one. Raises `CompileError` with all problems."""
@@ -57,7 +60,8 @@ def compile_directory(
         modules = listing.workflow_modules()
         if not modules:
             raise CompileError(f"{root / '.kici/workflows'} has no modules: `kici init` makes the first workflow")
-        collecting.ask(modules)
+        packages = _packages(listing.files)
+        collecting.ask(modules, packages)
         # While the child imports the workflows.
         from kici.compiler import check
 
@@ -86,10 +90,26 @@ def compile_directory(
         lock = LockFile(lockfile.SCHEMA_VERSION, _lock_hash(digests, workflows), digests, workflows)
         data = lockfile.encode(lock)
         if len(data) <= lockfile.MAX_BYTES:
-            return Compiled(lock, data, (), tuple(sorted(set(warnings))), tuple(check.notes(workflows)))
+            notes = tuple(check.notes(workflows))
+            return Compiled(lock, data, (), tuple(sorted(set(warnings))), notes, packages)
         limit = f"the limit is {lockfile.MAX_BYTES:,}: split the workflows over repositories"
         problems.append(Diagnostic(lockfile.PATH, 0, "", f"would have {len(data):,} bytes; {limit}"))
     return Compiled(None, b"", tuple(sorted(set(problems))), tuple(sorted(set(warnings))))
+
+
+def _packages(files: Mapping[str, bytes]) -> str:
+    """Raises `KiciError` where what is declared cannot be installed."""
+    if not files.keys() & {"pyproject.toml", "uv.lock"}:
+        return ""
+    from kici.dependencies import declared, here  # late: few repositories have them
+
+    wanted = declared.declared(files)
+    return str(here.prepared(wanted, _say)) if wanted else ""
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _module(workflow: LockWorkflow) -> str:

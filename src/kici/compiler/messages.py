@@ -14,6 +14,8 @@ class Request(Struct, frozen=True):
     """Paths below `.kici/`, in the order of import."""
     limit_s: float
     """Of one module's import."""
+    packages: str = ""
+    """Where the workflows' own packages are; empty = they have none."""
 
 
 class Importing(Struct, frozen=True, tag=True):

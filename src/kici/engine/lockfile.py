@@ -40,6 +40,7 @@ __all__ = [
     "DispatchTrigger",
     "GenericWebhookTrigger",
     "LockCache",
+    "LockCheckout",
     "LockConcurrency",
     "LockFile",
     "LockGenerator",
@@ -58,6 +59,7 @@ __all__ = [
     "Retry",
     "SourceLocation",
     "StepKind",
+    "SubmoduleLevels",
     "TagTrigger",
     "Trigger",
     "decode",
@@ -180,6 +182,23 @@ class LockConcurrency(Node, frozen=True):
     """`keep-latest` or `queue`."""
 
 
+class SubmoduleLevels(StrEnum):
+    NONE = "none"
+    FIRST = "first"
+    ALL = "all"
+
+
+class LockCheckout(Node, frozen=True):
+    depth: int = 1
+    """Commits of history; 0 = all of it, and all branches."""
+    submodules: SubmoduleLevels = SubmoduleLevels.NONE
+    lfs: bool = False
+    sparse: tuple[str, ...] = ()
+    """Directories, relative to the repository; empty = all."""
+    tags: bool = False
+    """All of them; else those that point at what is fetched."""
+
+
 class LockJob(Node, frozen=True):
     name: str
     steps: tuple[LockStep, ...]
@@ -194,7 +213,8 @@ class LockJob(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     """Values are templates."""
     concurrency: LockConcurrency | None = None
-    checkout: bool = True
+    checkout: bool | LockCheckout = True
+    """False: an empty directory; true: a checkout as `LockCheckout` describes it when nothing is said."""
     timeout_ms: int | None = None
     grace_period_ms: int = 30_000
     retry_on_infra: Retry | None = None

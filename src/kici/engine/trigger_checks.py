@@ -41,7 +41,7 @@ EVENT_TYPES: dict[type[Trigger], EventType] = {
 }
 """`lifecycle` is not here: it takes two types."""
 
-_COMPLETIONS = (EventType.WORKFLOW_COMPLETE, EventType.JOB_COMPLETE)
+COMPLETIONS = (EventType.WORKFLOW_COMPLETE, EventType.JOB_COMPLETE)
 
 
 class Check(Struct, frozen=True, rename="camel"):
@@ -141,7 +141,7 @@ def _of_forge(trigger: Trigger, event: Event) -> Iterator[Check]:
 
 
 def _lifecycle(workflow: LockWorkflow, trigger: lock.LifecycleTrigger, event: Event) -> Iterator[Check]:
-    yield Check("event type", ", ".join(_COMPLETIONS), event.type, event.type in _COMPLETIONS)
+    yield Check("event type", ", ".join(COMPLETIONS), event.type, event.type in COMPLETIONS)
     told = {str(event.type)}
     if event.type is EventType.JOB_COMPLETE and event.state not in ("success", "skipped", "cancelled"):
         told.add("job_failed")

@@ -11,6 +11,7 @@ from kici.engine.errors import EngineError
 from kici.engine.lifecycle import TERMINAL_JOB
 from kici.engine.lockfile import (
     HOOKS,
+    LockCheckout,
     LockConcurrency,
     LockFile,
     LockGenerator,
@@ -69,6 +70,7 @@ def job_problems(job: LockJob, workflow_env: Mapping[str, str], names: Collectio
     yield from _hooks_problems(job.hooks, ("before_step", "after_step"), where)
     yield from _dynamic_problems(job, where)
     yield from _parallel_problems(job, where)
+    yield from _checkout_problems(job.checkout, where)
     for step in job.steps:
         yield from _step_problems(step, f"{where}: step {step.name!r}")
 
@@ -180,6 +182,16 @@ def _step_problems(step: LockStep, where: str) -> Iterator[str]:
         yield from (f"{where}: cache path {path!r} leaves the checkout" for path in cache.paths if _leaves(path))
     yield from _rules_problems(step.rules, where)
     yield from _hooks_problems(step.hooks, ("on_cancel", "cleanup"), where)
+
+
+def _checkout_problems(checkout: bool | LockCheckout, where: str) -> Iterator[str]:
+    if isinstance(checkout, bool):
+        return
+    if checkout.depth < 0:
+        yield f"{where}: checkout has depth {checkout.depth}; it is at least 0"
+    for directory in checkout.sparse:
+        if _leaves(directory) or not directory.isprintable() or any(sign in directory for sign in '*?[]"\\'):
+            yield f"{where}: checkout: {directory!r} is no directory below the checkout"
 
 
 def _leaves(path: str) -> bool:

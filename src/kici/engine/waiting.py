@@ -15,6 +15,10 @@ COUNTED = 1_000
 """A place in a lane is told exactly up to this one."""
 
 
+_FULL_TOLD = 3
+"""Agents without room that are named."""
+
+
 class AgentView(Struct, frozen=True):
     """What is known of a connected agent."""
 
@@ -23,6 +27,8 @@ class AgentView(Struct, frozen=True):
     slots: int
     free: int
     draining: bool = False
+    not_taking: str = ""
+    """Why it takes no job for now; empty = it does."""
 
 
 class Holder(Struct, frozen=True):
@@ -124,7 +130,11 @@ def for_agent(wanted: labels.Requirement, agents: Sequence[AgentView]) -> str:
 
 def about_to_be_sent(wanted: labels.Requirement, agents: Sequence[AgentView]) -> str:
     """For a job that nothing keeps from being claimed."""
-    able = [agent for agent in agents if labels.satisfies(wanted, agent.labels) and not agent.draining]
+    able = [
+        agent
+        for agent in agents
+        if labels.satisfies(wanted, agent.labels) and not agent.draining and not agent.not_taking
+    ]
     slots = sum(agent.slots for agent in able)
     used = slots - sum(agent.free for agent in able)
     asked = ", ".join((*wanted.labels, *map(show, wanted.patterns))) or "no label"
@@ -196,7 +206,11 @@ def ordinal(number: int) -> str:
 
 
 def _busy(able: Sequence[AgentView], asked: str) -> str:
-    taking = [agent for agent in able if not agent.draining]
+    taking = [agent for agent in able if not agent.draining and not agent.not_taking]
+    full = [agent for agent in able if agent.not_taking and not agent.draining]
+    if not taking and full:
+        told = "; ".join(f"{agent.agent_id}: {agent.not_taking}" for agent in full[:_FULL_TOLD])
+        return f"no agent with {asked} has room ({len(full)} of {len(able)}): {told}"
     if not taking:
         return f"every agent with {asked} is draining ({len(able)} of {len(able)})"
     slots = sum(agent.slots for agent in taking)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kici.engine.lockfile import (
     LockCache,
+    LockCheckout,
     LockConcurrency,
     LockGenerator,
     LockJob,
@@ -17,10 +18,12 @@ from kici.engine.lockfile import (
     LockStep,
     SourceLocation,
     StepKind,
+    SubmoduleLevels,
 )
 from kici.engine.lockfile import Retry as LockRetry
 from kici.lowering.patterns import lowered_patterns
 from kici.sdk.caches import Cache
+from kici.sdk.checkouts import Checkout
 from kici.sdk.concurrency import Concurrency
 from kici.sdk.errors import DefinitionError
 from kici.sdk.generators import Generator
@@ -58,7 +61,7 @@ def lowered_job(job: Job[Any], workflow: Workflow, locate: Locate) -> LockJob:
         environment=job.environment,
         env=job.env,
         concurrency=lowered_concurrency(job.concurrency),
-        checkout=job.checkout,
+        checkout=_checkout(job.checkout),
         timeout_ms=job.timeout_ms,
         grace_period_ms=job.grace_period_ms,
         retry_on_infra=_retry(job.retry_on_infra),
@@ -181,6 +184,13 @@ def _limits(hooks: dict[str, Hook], names: Iterable[str], subject: str) -> dict[
 
 def _caches(caches: Iterable[Cache]) -> tuple[LockCache, ...]:
     return tuple(LockCache(one.key, one.paths, one.restore) for one in caches)
+
+
+def _checkout(given: bool | Checkout) -> bool | LockCheckout:
+    if isinstance(given, bool):
+        return given
+    levels = {False: SubmoduleLevels.NONE, True: SubmoduleLevels.FIRST, "recursive": SubmoduleLevels.ALL}
+    return LockCheckout(given.depth, levels[given.submodules], given.lfs, tuple(given.sparse), given.tags)
 
 
 def _retry(retry: Retry | None) -> LockRetry | None:

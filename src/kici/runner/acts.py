@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from kici.engine.failure import Reason
 from kici.errors import KiciError
+from kici.runner import processes
 from kici.runner.capture import Capture, step_index
 from kici.runner.context import JobState, StepContext
 from kici.runner.environment import MARK, Branch, Written
 from kici.runner.link import Link
-from kici.runner.processes import children, descendants, end_descendants, reap
+from kici.runner.own_state import OwnState
 from kici.runner.shell import Activity
 from kici.runner.telling import sentence, traceback_text
 from kici.sdk.errors import CommandFailed
@@ -84,8 +85,17 @@ class How(Struct, frozen=True):
 class Acts:
     """What the acts of one job share."""
 
-    def __init__(self, state: JobState, link: Link, capture: Capture, kici_dir: str, tmp: str) -> None:
+    def __init__(
+        self,
+        state: JobState,
+        link: Link,
+        capture: Capture,
+        kici_dir: str,
+        tmp: str,
+        own_state: OwnState | None = None,
+    ) -> None:
         self.state = state
+        self._own_state = own_state or OwnState()
         self.link = link
         self.capture = capture
         self._kici_dir = kici_dir
@@ -93,7 +103,7 @@ class Acts:
 
     def beside(self, state: JobState) -> Acts:
         """For one of several steps that run at the same time."""
-        return Acts(state, self.link, self.capture, self._kici_dir, self._tmp)
+        return Acts(state, self.link, self.capture, self._kici_dir, self._tmp, self._own_state)
 
     def context(self, index: int, how: How) -> StepContext:
         activity = Activity(index, self.link, self.capture, self.state.environment)
@@ -184,18 +194,27 @@ class Acts:
         return Ended(status, reason, reason=kind)
 
     async def _leave_nothing(self, activity: Activity, *, stopped: bool) -> None:
-        grace_s = activity.grace_s if stopped else _LEFT_GRACE_S
         environment = self.state.environment
+        own = _all
         if isinstance(environment, Branch):
             # Others run beside it: only what carries its mark, or descends from that, is its own. What has shed the
             # mark ends with the group.
             mark = f"{MARK}={environment.mark}".encode()
-            await end_descendants(os.getpid(), grace_s=grace_s, spare=lambda pid: not _carries(pid, mark))
-        else:
-            if descendants(os.getpid()):
-                await end_descendants(os.getpid(), grace_s=grace_s)
-            reap(children(os.getpid()))
+            own = lambda pid: _carries(pid, mark)  # noqa: E731
+        if left := [pid for pid in processes.descendants(os.getpid()) if own(pid)]:
+            if not stopped:
+                self.capture.say(f"[kici] still running at its end, and stopped: {processes.names(left)}")
+            grace_s = activity.grace_s if stopped else _LEFT_GRACE_S
+            await processes.end_descendants(os.getpid(), grace_s=grace_s, spare=lambda pid: not own(pid))
+        if not isinstance(environment, Branch):
+            self.tidy()
         await activity.close()
+
+    def tidy(self) -> None:
+        """No other step runs: what its code has done to the runner's own process is undone."""
+        processes.reap(processes.children(os.getpid()))
+        self._own_state.restore()
+        self.capture.repair()
 
     def _explain(self, ended: Ended) -> None:
         """Where it comes from; the sentence itself is told with the end of the step, by the host."""
@@ -203,6 +222,10 @@ class Acts:
         if error is None or (isinstance(error, CommandFailed) and not error.__cause__ and not error.__context__):
             return
         self.capture.say(traceback_text(error, self._kici_dir))
+
+
+def _all(pid: int) -> bool:
+    return True
 
 
 def _carries(pid: int, mark: bytes) -> bool:
@@ -239,7 +262,13 @@ def _reason(error: BaseException) -> Reason:
 
 
 class Exited(Exception):
-    """The code has called `sys.exit`, which ends the act, not the runner."""
+    """The code has called `sys.exit`, or raised what is to end a process: it ends the act, not the runner."""
+
+    @classmethod
+    def by(cls, error: SystemExit | KeyboardInterrupt) -> Exited:
+        if isinstance(error, SystemExit):
+            return cls(f"the step called sys.exit({error.code!r})")
+        return cls("the step raised KeyboardInterrupt")
 
 
 async def _call(what: What, context: StepContext) -> Any:
@@ -251,8 +280,8 @@ async def _call(what: What, context: StepContext) -> Any:
             return await what.fn(context)
         value = await _in_thread(what.fn, context)
         return await value if inspect.isawaitable(value) else value
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Exited.by(error) from error
 
 
 async def _in_thread(function: Callable[[Any], Any], context: StepContext) -> Any:
@@ -280,5 +309,5 @@ async def _in_thread(function: Callable[[Any], Any], context: StepContext) -> An
 def _without_exit(function: Callable[[Any], Any], context: StepContext) -> Any:
     try:
         return function(context)
-    except SystemExit as error:
-        raise Exited(f"the step called sys.exit({error.code!r})") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Exited.by(error) from error

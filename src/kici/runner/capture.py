@@ -8,11 +8,13 @@ runs at the time; of several the one that began first.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import os
 import select
 import sys
 import threading
+from contextlib import suppress
 from contextvars import ContextVar
 
 from kici.runner.link import Link
@@ -21,6 +23,8 @@ from kici.wire.runner import FromRunner, Output
 
 PREPARATION = -1
 PIECE_BYTES = 65_536
+_AWAY = 100
+"""Lowest number of the descriptor that keeps the pipe."""
 
 step_index: ContextVar[int] = ContextVar("step_index", default=PREPARATION)
 
@@ -36,12 +40,32 @@ class Capture:
         """In the order in which they began."""
         self._read_end, write_end = os.pipe()
         os.set_blocking(self._read_end, False)
-        for descriptor in (1, 2):
-            os.dup2(write_end, descriptor)
+        # Away from the numbers that code may close one after the other.
+        self._write_end = fcntl.fcntl(write_end, fcntl.F_DUPFD_CLOEXEC, _AWAY)
         os.close(write_end)
+        for descriptor in (1, 2):
+            os.dup2(self._write_end, descriptor)
+        self._take_streams()
+        threading.Thread(target=self._follow, name="kici-capture", daemon=True).start()
+
+    def repair(self) -> None:
+        """Descriptors 0 to 2 and the streams, after code that may have closed or replaced them."""
+        pipe = _identity(self._write_end)
+        if _identity(0) is None:
+            null = os.open(os.devnull, os.O_RDONLY)
+            if null != 0:
+                os.dup2(null, 0)
+                os.close(null)
+        for descriptor in (1, 2):
+            if _identity(descriptor) != pipe:
+                os.dup2(self._write_end, descriptor)
+        if self._streams != (sys.stdout, sys.stderr) or sys.stdout.closed or sys.stderr.closed:
+            self._take_streams()
+
+    def _take_streams(self) -> None:
         sys.stdout = _text(_StepWriter(self))
         sys.stderr = _text(_StepWriter(self))
-        threading.Thread(target=self._follow, name="kici-capture", daemon=True).start()
+        self._streams = (sys.stdout, sys.stderr)
 
     def begin(self, index: int) -> None:
         """From now on this step runs."""
@@ -128,9 +152,19 @@ class Capture:
 
 def _flush_buffers() -> None:
     """Python's, and those that C code writes to."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, OSError, AttributeError):  # closed, or replaced by anything
+            stream.flush()
     libc().fflush(None)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """None of one that is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _StepWriter(io.RawIOBase):

@@ -180,7 +180,7 @@ class _Sequence:
         hook = hooks[locked.kind]
         until = cancelled.deadline if cancelled else None
         told = await self._steps.act(index, locked, What(hook.fn, hook.command), outcome, until=until)
-        if told.status == "success":
+        if told.status in ("success", "cancelled"):  # the latter together with the job: it is not broken
             return
         said = f"{locked.kind} hook failed: {told.error}"
         if cancelled:

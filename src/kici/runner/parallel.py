@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from kici.engine.lockfile import LockParallel, LockStep
 from kici.runner.acts import Acts
 from kici.runner.context import Cancelled
-from kici.runner.processes import children, descendants, end_descendants, reap
+from kici.runner.processes import descendants, end_descendants
 from kici.runner.steps import StepRunner, Told
 from kici.sdk.steps import Step
 
@@ -65,7 +65,7 @@ async def run_group(
     # What has shed the mark of its step, and what Python code has started by itself.
     if descendants(os.getpid()):
         await end_descendants(os.getpid(), grace_s=0)
-    reap(children(os.getpid()))
+    acts.tidy()
     for index in sorted(branches):
         state.environment.join(branches[index])
     return {index: told[index] for index in sorted(told)}

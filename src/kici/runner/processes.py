@@ -21,6 +21,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _KILL_PASSES = 200
 """A fork bomb may outrun some passes; it cannot outrun a pass that finds each of its few processes."""
 
+_NAMES = 8
+
 
 class Child:
     """A process that we started; it is reaped when it ends. Made in the loop's thread."""
@@ -173,3 +175,14 @@ def reap(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def names(pids: Collection[int]) -> str:
+    """`sleep, node (3)`: what people call these processes, some of very many."""
+    counts: dict[str, int] = {}
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
+            name = "".join(letter for letter in file.read().strip() if letter.isprintable())
+            counts[name] = counts.get(name, 0) + 1
+    shown = [f"{name} ({count})" if count > 1 else name for name, count in list(counts.items())[:_NAMES]]
+    return ", ".join(shown) + (", …" if len(counts) > _NAMES else "") or "processes"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -170,7 +171,8 @@ class ShCommand:
 
     async def _execute(self, *, capture: bool) -> Finished:
         activity = self._activity
-        sys.stdout.flush()  # a print without a newline stands before what the command writes
+        with suppress(ValueError, OSError, AttributeError):  # code may have closed or replaced it
+            sys.stdout.flush()  # a print without a newline stands before what the command writes
         return await execute(self._prepare(capture), activity.log, activity.leave, lambda: activity.grace_s)
 
 

@@ -40,7 +40,10 @@ def _is_authors(filename: str) -> bool:
 
 def sentence(error: BaseException) -> str:
     """One line about an exception: `ValueError: …`; of ours the sentence alone."""
-    text = " ".join(str(error)[:_MAX_CHARS].split())
+    try:
+        text = " ".join(str(error)[:_MAX_CHARS].split())
+    except Exception:  # noqa: BLE001 - it is the author's class
+        text = "its text cannot be made"
     if isinstance(error, KiciError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -34,7 +34,7 @@ def find(start: Start) -> Found:
 
     Raises `WorkflowMismatch`, `DefinitionError`, and whatever the module raises.
     """
-    loading.prepare(start.kici_dir)
+    loading.prepare(start.kici_dir, start.packages)
     workflow = loading.find(loading.load(start.module), start.export)
     where = f".kici/{start.module}"
     if is_evaluation(start.job) or start.context.generated_by:

@@ -8,7 +8,18 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from msgspec import Struct
 
 from kici.sdk.errors import OtherEvent
-from kici.sdk.forge_triggers import CommentAction, RefType, ReleaseAction, ReviewAction, ReviewState, StatusState
+from kici.sdk.forge_triggers import (
+    CommentAction,
+    Conclusion,
+    RefType,
+    ReleaseAction,
+    ReviewAction,
+    ReviewState,
+    StarAction,
+    StatusState,
+    WatchAction,
+    WorkflowRunAction,
+)
 from kici.sdk.internal_triggers import JobStatus, WorkflowStatus
 from kici.sdk.triggers import PrEvent
 
@@ -95,6 +106,18 @@ class ReviewEvent(EventView, frozen=True):
     actor: str
 
 
+class ReviewCommentEvent(EventView, frozen=True):
+    """A comment on a line of a pull request."""
+
+    kind = "review_comment"
+    action: CommentAction
+    pr_number: int
+    sha: str
+    """Head of the pull request."""
+    body: str
+    actor: str
+
+
 class ReleaseEvent(EventView, frozen=True):
     kind = "release"
     reads = {"tag": "event_name"}
@@ -127,6 +150,72 @@ class StatusEvent(EventView, frozen=True):
     commit: str
 
 
+class DispatchEvent(EventView, frozen=True):
+    kind = "dispatch"
+    reads = {"name": "event_name"}
+    name: str
+    """Its type."""
+    inputs: dict[str, str]
+    """As text; `ctx.inputs_as` has the types."""
+    actor: str
+
+
+class WorkflowRunEvent(EventView, frozen=True):
+    """A run of GitHub Actions."""
+
+    kind = "workflow_run"
+    reads = {"workflow": "event_name", "conclusion": "state"}
+    action: WorkflowRunAction
+    workflow: str
+    conclusion: Conclusion | Literal[""]
+    """Empty until it has ended."""
+    commit: str
+    """That it is about, which is not the one that is checked out."""
+
+
+class ForkEvent(EventView, frozen=True):
+    kind = "fork"
+    repo: str
+    """The one that was forked."""
+    actor: str
+
+
+class StarEvent(EventView, frozen=True):
+    kind = "star"
+    action: StarAction
+    repo: str
+    actor: str
+
+
+class WatchEvent(EventView, frozen=True):
+    kind = "watch"
+    action: WatchAction
+    repo: str
+    actor: str
+
+
+class WebhookEvent(EventView, frozen=True):
+    """Whatever a source delivers."""
+
+    kind = "webhook"
+    reads = {"name": "forge_event"}
+    name: str
+    """The sender's own."""
+    action: str
+    source_repo: str
+    """Empty if it is about none."""
+    actor: str
+    payload: Any
+
+
+class ManualEvent(EventView, frozen=True):
+    kind = "manual"
+    workflow: str
+    inputs: dict[str, str]
+    """As text; `ctx.inputs_as` has the types."""
+    actor: str
+
+
 class KiciEvent(EventView, frozen=True):
     kind = "kici_event"
     reads = {"name": "event_name"}
@@ -141,6 +230,8 @@ class WorkflowCompleteEvent(EventView, frozen=True):
     reads = {"status": "state"}
     workflow: str
     status: WorkflowStatus
+    commit: str
+    """Of the run that ended; what is checked out is the head of the default branch."""
     source_repo: str
 
 
@@ -149,7 +240,10 @@ class JobCompleteEvent(EventView, frozen=True):
     reads = {"status": "state"}
     workflow: str
     job: str
+    """Without the matrix suffix; `ctx.payload["jobName"]` has it."""
     status: JobStatus
+    commit: str
+    """Of the run that it belongs to; what is checked out is the head of the default branch."""
     source_repo: str
 
 

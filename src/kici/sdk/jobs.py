@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 from msgspec import Struct
 
 from kici.sdk.caches import Cache, checked_caches
+from kici.sdk.checkouts import Checkout, checked_checkout
 from kici.sdk.concurrency import Concurrency, checked_concurrency
 from kici.sdk.durations import Duration
 from kici.sdk.hooks import AROUND_STEPS, AT_THE_END, Hook, HookLike, checked_hooks
@@ -103,7 +104,8 @@ class JobOptions(TypedDict, total=False):
     before_step: HookLike
     """Before every step that runs. A failure is told in the log, no more."""
     after_step: HookLike
-    checkout: bool
+    checkout: bool | Checkout
+    """False: an empty directory. `Checkout(…)`: more history, submodules, LFS, only some directories."""
     timeout: Duration
     """Of the whole job; none if left out."""
     grace_period: Duration
@@ -133,7 +135,7 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     environment: str | None = None
     env: dict[str, str] = {}
     concurrency: Concurrency | None = None
-    checkout: bool = True
+    checkout: bool | Checkout = True
     timeout_ms: int | None = None
     grace_period_ms: int = DEFAULT_GRACE_PERIOD_MS
     retry_on_infra: Retry | None = None
@@ -238,7 +240,7 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "environment": checked_template(subject, "environment", options.get("environment")),
         "env": checked_env(subject, options.get("env")),
         "concurrency": checked_concurrency(subject, options.get("concurrency")),
-        "checkout": checked_flag(subject, "checkout", options.get("checkout", True)),
+        "checkout": checked_checkout(subject, options.get("checkout", True)),
         "timeout_ms": checked_duration(subject, "timeout", options.get("timeout"), None),
         "grace_period_ms": checked_duration(
             subject, "grace_period", options.get("grace_period"), DEFAULT_GRACE_PERIOD_MS

@@ -19,9 +19,15 @@ from kici.sdk.workflows import Workflow
 PACKAGE = "workflows"
 
 
-def prepare(kici_dir: str) -> None:
-    """Make `.kici/` importable in this process. No bytecode is written: the lock file would not list it."""
+def prepare(kici_dir: str, packages: str = "") -> None:
+    """Make `.kici/`, and a directory of packages, importable in this process.
+
+    No bytecode is written: the lock file would not list it. The packages come after the standard library and before
+    those of this interpreter.
+    """
     sys.dont_write_bytecode = True
+    if packages:
+        _add_packages(packages)
     sys.path.insert(0, kici_dir)
     directory = os.path.join(kici_dir, PACKAGE)
     if not os.path.exists(os.path.join(directory, "__init__.py")):
@@ -29,6 +35,18 @@ def prepare(kici_dir: str) -> None:
         package = ModuleType(PACKAGE)
         package.__path__ = [directory]
         sys.modules[PACKAGE] = package
+
+
+def _add_packages(directory: str) -> None:
+    """As the interpreter does it, so that `.pth` files count."""
+    import site  # late: few need it
+
+    before = list(sys.path)
+    site.addsitedir(directory)
+    added = [path for path in sys.path if path not in before]
+    ends = ("site-packages", "dist-packages")
+    position = next((n for n, path in enumerate(before) if path.rstrip(os.sep).endswith(ends)), len(before))
+    sys.path[:] = [*before[:position], *added, *before[position:]]
 
 
 def module_name(path: str) -> str:

@@ -68,6 +68,8 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     attempts: tuple[AttemptRef, ...] = ()
     """Those whose runner answers."""
     draining: bool = False
+    not_taking: str = ""
+    """Why it takes no job for now, in words that stay the same while it lasts: `disk: …`. Empty = it does."""
 
 
 class JobAccepted(Message, frozen=True, tag="job.accepted"):

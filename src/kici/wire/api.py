@@ -420,7 +420,7 @@ class AgentTokenList(Body, frozen=True):
 class Agent(Body, frozen=True):
     agent_id: str
     status: str
-    """`idle`, `busy`, `draining`, `recovering`, `gone`"""
+    """`idle`, `busy`, `draining`, `full` (takes no job for want of room: `facts.not_taking`), `recovering`, `gone`"""
     labels: list[str]
     slots: int
     running_jobs: list[str]

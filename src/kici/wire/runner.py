@@ -44,6 +44,8 @@ class Start(Message, frozen=True, tag="start"):
     """The whole environment of user code: allow-list, workflow and job, `KICI_*`."""
     tmp: str
     """A directory of the job's own, outside the checkout, for `$KICI_ENV` and so on."""
+    packages: str = ""
+    """Where the workflow's own packages are importable from, as the runner sees it; empty = it has none."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

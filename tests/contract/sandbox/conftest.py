@@ -13,6 +13,7 @@ import pytest
 from kici.agent.sandbox.bubblewrap import Bubblewrap
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.sandbox.none import NoSandbox
+from kici.agent.sandbox.seccomp import Profile
 
 SECONDS = 30
 
@@ -24,11 +25,11 @@ class Boxed:
         self.box = box
         self._socket = ours
 
-    async def said(self) -> str:
+    async def said(self, seconds: float = SECONDS) -> str:
         """What it has written until it ended."""
         loop = asyncio.get_running_loop()
         found = b""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while data := await loop.sock_recv(self._socket, 65_536):
                 found += data
         return found.decode()
@@ -49,8 +50,11 @@ class Boxed:
 
 
 class Sandboxes:
-    def __init__(self, sandbox: Sandbox, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, sandbox: Sandbox, base: Path, monkeypatch: pytest.MonkeyPatch, profile: Profile = "steps"
+    ) -> None:
         self.sandbox = sandbox
+        self.profile = profile
         self._base = base
         self._monkeypatch = monkeypatch
 
@@ -103,19 +107,40 @@ def base() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture(params=["none", "bubblewrap"])
+def _sandboxes(name: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    if name == "none":
+        return Sandboxes(NoSandbox(), base, monkeypatch)
+    profile: Profile = "image-build" if name == "image-build" else "steps"
+    return Sandboxes(Bubblewrap(profile), base, monkeypatch, profile)
+
+
+@pytest.fixture(params=["none", "bubblewrap", "image-build"])
 def boxes(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    sandbox: Sandbox = NoSandbox() if request.param == "none" else Bubblewrap()
-    return Sandboxes(sandbox, base, monkeypatch)
+    return _sandboxes(request.param, base, monkeypatch)
 
 
 @pytest.fixture
-def bubblewrap(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return Sandboxes(Bubblewrap(), base, monkeypatch)
+def none(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("none", base, monkeypatch)
+
+
+@pytest.fixture(params=["bubblewrap", "image-build"])
+def bubblewrap(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """In both profiles."""
+    return _sandboxes(request.param, base, monkeypatch)
+
+
+@pytest.fixture
+def steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("bubblewrap", base, monkeypatch)
+
+
+@pytest.fixture
+def image_build(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes("image-build", base, monkeypatch)
 
 
 @pytest.fixture(params=["none", "bubblewrap"])
 def limited(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     """Those whose limits kici keeps by control groups of its own."""
-    sandbox: Sandbox = NoSandbox() if request.param == "none" else Bubblewrap()
-    return Sandboxes(sandbox, base, monkeypatch)
+    return _sandboxes(request.param, base, monkeypatch)

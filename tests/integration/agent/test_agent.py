@@ -34,6 +34,7 @@ from tests.support import agent_process
 from tests.support.agent_orchestrator import Orchestrator
 from tests.support.agent_process import AgentProcess
 from tests.support.kici_repository import KiciRepository
+from tests.support.services import until
 from tests.support.web import Web
 
 JOB = "0f0f0f0f-0000-0000-0000-000000000001"
@@ -144,6 +145,29 @@ async def test_a_job_is_checked_out_verified_run_and_reported(bench: Bench, sand
         agent.send(signal.SIGTERM)
         assert await agent.ended() == 0
     assert [path.name for path in (bench.base / "work").glob("slot-*/*")] == []
+
+
+@pytest.mark.parametrize("sandbox", ["false", "auto"])
+async def test_each_job_has_a_runner_in_which_no_job_has_been(bench: Bench, sandbox: str) -> None:
+    """Twenty jobs count in a module of the SDK, which is imported before a job comes, and in their own."""
+    repository = bench.repository("true")
+    module = repository.root / ".kici/workflows/ci.py"
+    counter = """
+import kici.sdk
+kici.sdk.jobs_seen = getattr(kici.sdk, "jobs_seen", 0) + 1
+own = globals().get("own", 0) + 1
+print("seen", kici.sdk.jobs_seen, own, flush=True)
+"""
+    repository.write({".kici/workflows/ci.py": module.read_text() + counter})
+    repository.lock({"build": ["true"]})
+    repository.commit()
+    jobs = [f"0f0f0f0f-0000-0000-0000-{number:012}" for number in range(20)]
+    async with bench.agent(KICI_SANDBOX=sandbox) as agent:
+        for job in jobs:
+            await bench.orchestrator.send(bench.dispatch(repository, job))
+            assert (await bench.orchestrator.end(job)).status == "success", agent.log()
+    for job in jobs:
+        assert "seen 1 1" in await bench.orchestrator.log(job, 0)
 
 
 async def test_a_job_that_has_no_timeout_has_the_orchestrators(bench: Bench) -> None:
@@ -418,6 +442,62 @@ async def test_a_job_is_cancelled_during_a_step_and_the_step_may_clean_up(bench:
     assert not bench.mark.exists()
 
 
+async def test_a_failed_job_is_explained_to_the_orchestrator_alone_and_without_its_secrets(bench: Bench) -> None:
+    """One sentence and the facts, on step, job and the last line of the log; no output in the agent's own log."""
+    secret = "hunter2-hunter2"
+    repository = bench.repository("echo unmistakable; echo is $WORD; exit 137")
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository, secrets={"PASSWORD": secret}, env={"WORD": secret}))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0, "[kici]")
+        said = agent.log()
+    step = await bench.orchestrator.body(StepStatusChanged, step_index=0, status="failed")
+    for one in (step, end):
+        assert (one.reason, one.exit_code, one.signal) == ("exit_code", 137, "SIGKILL")
+    assert step.error.endswith("exit code 137 (128 + 9: SIGKILL); its last output: is ***")
+    assert end.error.endswith(f"failed: {step.error}")
+    assert step.last_lines == "unmistakable\nis ***"
+    assert log.splitlines()[-1] == f"[kici] {step.error}"
+    assert "unmistakable" not in said
+    assert secret not in repr(bench.orchestrator.frames) + said
+
+
+async def test_the_same_cancel_again_does_not_shorten_the_grace_period(bench: Bench) -> None:
+    """The orchestrator says it again after every reconnect."""
+    command = (
+        f"trap 'echo asked' TERM; echo started; until [ -e {bench.gate} ]; do sleep 1 || :; done; touch {bench.mark}"
+    )
+    repository = bench.repository(command, grace_period_ms=60_000)
+    async with bench.agent():
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        for _ in range(3):
+            await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by ann"))
+        await bench.orchestrator.log(JOB, 0, "asked")
+        await bench.orchestrator.send(Cancel(JOB, 1, "cancelled by ben"))
+        await settled(bench)
+        bench.gate.touch()
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.error, end.reason) == ("cancelled", "cancelled by ann", "cancelled")
+    assert bench.mark.exists()
+
+
+async def test_a_step_that_writes_without_end_is_cut_and_the_agent_stays_small(bench: Bench) -> None:
+    repository = bench.repository(
+        "head -c 600000000 /dev/zero | tr '\\0' '\\n'; head -c 300000000 /dev/zero; echo; exit 4"
+    )
+    async with bench.agent(KICI_MAX_LOG_SIZE_BYTES="1000000") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0, "[kici]")
+        small = agent.rss_mb()
+    assert (end.exit_code, end.reason) == (4, "exit_code")
+    assert "[TRUNCATED: " in log
+    assert "exit code 4" in log.splitlines()[-1]
+    assert len(log) < 2_000_000
+    assert small < 150
+
+
 async def test_force_does_not_wait_for_the_grace_period(bench: Bench) -> None:
     repository = bench.repository("trap '' TERM; echo started; while :; do sleep 0.05; done", grace_period_ms=600_000)
     async with bench.agent():
@@ -523,12 +603,22 @@ async def test_sigterm_cancels_jobs_after_a_while_and_reports_them(bench: Bench)
     assert (end.status, end.error) == ("cancelled", "the agent was stopped")
 
 
-async def test_an_idle_agent_is_small_and_leaves_at_once(bench: Bench) -> None:
-    async with bench.agent() as agent:
+@pytest.mark.parametrize("sandbox", ["false", "auto"])
+async def test_an_idle_agent_is_small_and_leaves_at_once_with_the_runner_that_waits(bench: Bench, sandbox: str) -> None:
+    async with bench.agent(KICI_SANDBOX=sandbox) as agent:
+
+        async def stands() -> bool:
+            return bool(agent.runners()) and bool(bench.orchestrator.heartbeats)
+
+        await until(stands)
         await settled(bench)
+        waiting = agent.runners()
         assert agent.rss_mb() < 45
+        assert agent_process.rss_mb(waiting[-1]) < 45
         agent.send(signal.SIGINT)
         assert await agent.ended() == 0
+        assert not any(Path(f"/proc/{pid}/exe").exists() for pid in waiting)
+    assert list((bench.base / "work").glob("slot-*/*")) == []
 
 
 async def test_an_agent_that_is_turned_away_says_why_and_exits(bench: Bench) -> None:

@@ -29,8 +29,9 @@ def repository(base: Path) -> KiciRepository:
 async def space_of(base: Path, owner: Owner | None) -> AsyncIterator[Workspace]:
     """Below a directory that only we may enter."""
     (base / "work").mkdir(mode=0o700, exist_ok=True)
-    async with asyncio.timeout(30), workspace.opened(base / "work", 0, "job", owner) as space:
-        yield space
+    async with asyncio.timeout(30):
+        with workspace.opened(base / "work", 0, owner) as space:
+            yield space
 
 
 async def fetched(space: Workspace, web: Web, wanted: Checkout, authorization: str = "") -> Git:
@@ -51,7 +52,9 @@ async def test_exactly_the_commit_is_checked_out_for_the_slots_user(
     repository.commit()
     async with space_of(base, owner) as space:
         git = await fetched(space, web, wanted(web, repository, first))
-        await checkout.work_tree(git, space, first)
+        await checkout.work_tree(
+            git, Remote(wanted(web, repository).url, ""), wanted(web, repository, first), True, print
+        )
         assert (space.src / "README.md").read_text() == "hello\n"
         assert (await git.run("rev-parse", "HEAD")).decode().strip() == first
         assert await git.run("status", "--porcelain") == b""
@@ -84,7 +87,7 @@ async def test_nothing_that_the_repository_names_is_run(base: Path, web: Web, re
         (base / "post-checkout").write_text(f"#!/bin/sh\ntouch {mark}\n")
         (base / "post-checkout").chmod(0o755)
         git = await fetched(space, web, wanted(web, repository))
-        await checkout.work_tree(git, space, repository.sha)
+        await checkout.work_tree(git, Remote(wanted(web, repository).url, ""), wanted(web, repository), True, print)
         assert (space.src / ".gitattributes").exists()
     assert not mark.exists()
 
@@ -101,7 +104,7 @@ async def test_the_credential_goes_to_its_origin_in_a_header_and_nowhere_else(
     async with space_of(base, None) as space:
         source = checkout.remote(dispatch, "http://orchestrator")
         git = await checkout.fetch(space, source, dispatch.checkout, lambda text: None)
-        await checkout.work_tree(git, space, repository.sha)
+        await checkout.work_tree(git, source, dispatch.checkout, True, print)
         kept = b"".join(path.read_bytes() for path in (space.src / ".git").rglob("*") if path.is_file())
     assert b"hunter2" not in kept
     assert b"eC1hY2Nlc3MtdG9rZW46aHVudGVyMg" not in kept

@@ -37,7 +37,7 @@ async def test_odd_names_kinds_modes_and_depths_are_removed_and_links_not_follow
     outside = base / "outside"
     outside.mkdir()
     (outside / "kept").write_text("kept")
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         (space.src / "to-outside").symlink_to(outside)
         os.link(outside / "kept", space.src / "hard-link") if IS_ROOT else None
         (space.src / "two\nlines").mkdir()
@@ -67,7 +67,7 @@ async def test_odd_names_kinds_modes_and_depths_are_removed_and_links_not_follow
 
 @as_root
 async def test_files_of_other_users_and_files_that_were_made_immutable_are_removed(base: Path) -> None:
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         for name, uid in (("of-a-range", 231_072), ("of-root", 0)):
             (space.src / name).mkdir()
             (space.src / name / "file").touch()
@@ -92,7 +92,7 @@ async def test_a_mount_that_a_job_has_left_is_taken_away_and_never_removed_throu
     outside = base / "outside"
     outside.mkdir()
     (outside / "kept").touch()
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         for name in ("mo unt", "again"):
             (space.src / name).mkdir()
             subprocess.run(["mount", "--bind", outside, space.src / name], check=True)
@@ -114,7 +114,7 @@ async def test_a_mount_that_cannot_be_taken_away_is_told_with_its_path_and_not_e
     outside.mkdir()
     (outside / "kept").touch()
     monkeypatch.setattr(mounts, "_unmount", lambda _point: False)
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         (space.src / "here").mkdir()
         subprocess.run(["mount", "--bind", outside, space.src / "here"], check=True)
         (space.src / "other").touch()
@@ -137,7 +137,7 @@ async def test_a_mount_over_the_trash_itself_is_taken_away_first(base: Path) -> 
     outside.mkdir()
     (outside / "kept").touch()
     (base / trash.NAME).mkdir()
-    async with workspace.opened(base, 0, "job", OWNER):
+    with workspace.opened(base, 0, OWNER):
         subprocess.run(["mount", "--bind", outside, base / trash.NAME], check=True)
     assert (await emptied(base)).left == {}
     assert nothing_left(base)
@@ -159,10 +159,10 @@ async def test_a_link_in_the_place_of_a_slots_directory_leads_nowhere(base: Path
 
 
 async def test_the_next_job_does_not_wait_for_the_files_of_the_one_before(base: Path) -> None:
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         for number in range(2_000):
             (space.src / str(number)).touch()
-    async with workspace.opened(base, 0, "job", OWNER) as again:
+    with workspace.opened(base, 0, OWNER) as again:
         assert not space.root.exists()
         assert sum(1 for _ in (base / trash.NAME).glob("*/src/*")) == 2_000
         service = Trash(base)
@@ -185,7 +185,7 @@ async def test_what_a_killed_agent_left_in_the_trash_is_removed_by_the_next(base
 
 
 async def test_the_removal_ends_with_its_service(base: Path) -> None:
-    async with workspace.opened(base, 0, "job", OWNER) as space:
+    with workspace.opened(base, 0, OWNER) as space:
         for number in range(20_000):
             (space.src / str(number)).touch()
     service = Trash(base)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from kici.agent.workspace import Owner
 OWNER = Owner(60_998, 60_998) if os.geteuid() == 0 else None
 
 
-async def test_directories_belong_to_the_slot_and_the_verified_code_to_the_agent(base: Path) -> None:
-    async with asyncio.timeout(20), workspace.opened(base, 3, "job", OWNER) as space:
+def test_directories_belong_to_the_slot_and_the_verified_code_to_the_agent(base: Path) -> None:
+    with workspace.opened(base, 3, OWNER) as space:
         mine = OWNER.uid if OWNER else os.geteuid()
         for path in (space.root, space.src, space.tmp, space.home):
             assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (mine, 0o700)

@@ -6,9 +6,11 @@ import httpx
 import msgspec
 import pytest
 
+from kici.orchestrator.dispatch.explain import explain
 from kici.orchestrator.errors import Forbidden, Unavailable
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.store import notify
+from kici.orchestrator.store.views.agents import listed
 from kici.wire.agent import AttemptRef, Cancel, Dispatch, Goodbye, JobRejected
 from kici.wire.context import JobContext
 from tests.support import coordinator
@@ -177,6 +179,30 @@ async def test_a_draining_agent_gets_nothing(here: Coordinator) -> None:
         agent.draining = False
         await agent.heartbeat()
         await agent.expect(Dispatch)
+
+
+async def test_an_agent_without_room_gets_nothing_until_it_has_room_again_and_everybody_can_see_why(
+    here: Coordinator,
+) -> None:
+    agent = await here.agent()
+    async with agents(agent):
+        await agent.connect()
+        agent.not_taking = "disk: 10 bytes free"
+        await agent.heartbeat()
+        made = await make_run(here.pool, [job("build")])
+        here.notifier.send(notify.QUEUE)
+        assert (await here.dispatcher.run_once()).claimed == 0
+        async with here.pool.acquire() as db:
+            why = (await explain(db, [made["build"]]))[made["build"]]
+            (shown,) = await listed(db)
+        assert "has room (1 of 1): agent-1: disk: 10 bytes free" in why
+        assert (shown.status, shown.facts["not_taking"]) == ("full", "disk: 10 bytes free")
+        agent.not_taking = ""
+        await agent.heartbeat()
+        await agent.expect(Dispatch)
+        async with here.pool.acquire() as db:
+            (shown,) = await listed(db)
+        assert (shown.status, "not_taking" in shown.facts) == ("idle", False)
 
 
 async def test_goodbye_settles_what_the_agent_still_had(here: Coordinator) -> None:

@@ -158,3 +158,51 @@ dynamic = workflow("dynamic", on=push(), jobs=[test, docs, shards, after])
         "test": ["env", "matrix"],
         "shards": ["jobs"],
     }
+
+
+ENDS = """
+from kici import job, job_complete, manual, push, schedule, workflow, workflow_complete
+lint = job("lint", runs_on="linux", steps=["true"])
+ci = workflow("ci", on=push(), jobs=[lint])
+after = workflow("after", on=workflow_complete("ci", status="failed"), jobs=[lint])
+others = workflow("others", on=workflow_complete(), jobs=[lint])
+each = workflow("each", on=job_complete(workflow="ci"), jobs=[lint])
+nightly = workflow("nightly", on=schedule("@daily"), jobs=[lint])
+weekly = workflow("weekly", on=[schedule("@weekly"), manual()], jobs=[lint])
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        (("workflow_complete:failed", "--name", "ci"), {"after", "others"}),
+        (("workflow_complete:success", "--name", "ci"), {"others"}),
+        (("workflow_complete:failed", "--name", "others"), set()),
+        (("job_complete", "--name", "ci"), {"each"}),
+    ],
+)
+def test_the_end_of_a_workflow_starts_those_that_wait_for_it(
+    tmp_path: Path, preview: Preview, options: tuple[str, ...], starts: set[str]
+) -> None:
+    (tmp_path / ".kici/workflows/ci.py").write_text(ENDS)
+    found = json.loads(preview("--event", *options, "--json"))
+    assert {one["decision"]["workflow"] for one in found if one["decision"]["matched"]} == starts
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("schedule", "a schedule is for one workflow: add --workflow nightly (or weekly)"),
+        ("manual", "a start by hand is for one workflow: add --workflow weekly"),
+    ],
+)
+def test_an_event_that_is_for_one_workflow_asks_which(
+    tmp_path: Path, preview: Preview, capsys: pytest.CaptureFixture[str], kind: str, hint: str
+) -> None:
+    (tmp_path / ".kici/workflows/ci.py").write_text(ENDS)
+    assert run(program, "kici", ["preview", "--event", kind]) == 0
+    assert hint in capsys.readouterr().err
+    assert run(program, "kici", ["preview", "--event", kind, "--workflow", "weekly"]) == 0
+    said = capsys.readouterr()
+    assert "✓ weekly" in said.out
+    assert "add --workflow" not in said.err

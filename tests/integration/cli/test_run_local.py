@@ -324,6 +324,25 @@ def test_many_files_are_copied(repository: Repository) -> None:
     assert "a │ 1" in ran.stdout
 
 
+def test_two_workflows_of_one_event_may_give_their_artifacts_the_same_name(repository: Repository) -> None:
+    repository.workflow(
+        """
+        @job(runs_on="linux")
+        async def make(ctx: Ctx) -> None:
+            await ctx.sh("echo {name} > file", name=ctx.workflow.name)
+            await ctx.artifacts.upload("made", "file")
+        @job(runs_on="linux", needs=[make])
+        async def use(ctx: Ctx) -> None:
+            await ctx.artifacts.download("made")
+            await ctx.sh("grep -x {name} file", name=ctx.workflow.name)
+        one = workflow("one", on=push(), jobs=[make, use])
+        two = workflow("two", on=push(), jobs=[make, use])
+        """
+    )
+    ran = repository.run("--event", "push")
+    assert ran.returncode == 0, ran.stdout
+
+
 def test_artifacts_and_outputs_go_from_job_to_job(repository: Repository) -> None:
     repository.workflow("""
         @job(runs_on="linux")

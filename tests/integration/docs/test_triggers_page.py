@@ -36,7 +36,7 @@ def test_the_examples_compile_without_warnings(examples: Path) -> None:
 
 def test_the_commands_print_what_the_page_says(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands = list(COMMAND.finditer(PAGE))
-    assert len(commands) == 2
+    assert len(commands) == 4
     for command in commands:
         assert run(program, "kici", shlex.split(command["call"])) == 0
         assert command["says"] == capsys.readouterr().out

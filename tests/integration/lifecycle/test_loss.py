@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kici.engine.failure import Reason
 from kici.engine.lockfile import Retry
 from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.agent_sessions import Adopted
@@ -86,6 +87,45 @@ async def test_unanswered_dispatches_fail_the_job_in_the_end(rig: Rig) -> None:
     failed = await made.job("build")
     assert failed["status"] == "failed"
     assert "attempt 5, the last one" in failed["error_message"]
+
+
+async def test_a_full_disk_before_user_code_loses_the_attempt_and_in_the_end_the_job_is_lost_for_that_reason(
+    rig: Rig,
+) -> None:
+    made = await rig.make(job("build"))
+    for attempt in range(1, 6):
+        await rig.begin(made)
+        await rig.step(made["build"], "running", index=-1, attempt=attempt)
+        await rig.step(made["build"], "failed", index=-1, attempt=attempt)
+        told: dict[str, Any] = {
+            "error": "disk: no space left",
+            "failed_before_user_code": True,
+            "reason": Reason.DISK_FULL,
+        }
+        assert await rig.end(made["build"], "failed", attempt, **told) == ""
+        assert (await made.job("build"))["status"] == ("queued" if attempt < 5 else "infra_lost")
+    lost = await made.job("build")
+    assert lost["error_message"] == "agent agent-1: disk: no space left; no attempt is left after 5"
+    assert lost["reason"] == "disk_full"
+    assert (await made.run())["status"] == "failed"
+
+
+@pytest.mark.parametrize("change", [{"failed_before_user_code": False}, {"reason": "exit_code"}])
+async def test_a_failure_that_is_the_jobs_own_is_no_loss(rig: Rig, change: dict[str, Any]) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    told: dict[str, Any] = {"error": "no", "failed_before_user_code": True, "reason": Reason.DISK_FULL} | change
+    assert await rig.end(made["build"], "failed", **told) == ""
+    assert (await made.job("build"))["status"] == "failed"
+
+
+async def test_an_agent_cannot_claim_that_the_disk_was_full_before_code_of_which_it_has_told(rig: Rig) -> None:
+    made = await rig.make(job("build"))
+    await rig.begin(made)
+    await rig.step(made["build"], "running")
+    told: dict[str, Any] = {"error": "no", "failed_before_user_code": True, "reason": Reason.DISK_FULL}
+    assert await rig.end(made["build"], "failed", **told) == ""
+    assert (await made.job("build"))["status"] == "failed"
 
 
 async def test_silence_sets_deadlines_that_count_from_our_last_acknowledgement(rig: Rig) -> None:

@@ -20,6 +20,8 @@ from kici.engine.lifecycle import RunStatus, StepStatus
 from kici.orchestrator.errors import Conflict
 from kici.orchestrator.store import (
     artifacts,
+    caused,
+    completions,
     concurrency,
     coordinators,
     deadlines,
@@ -210,6 +212,9 @@ STATEMENTS: dict[str, Case] = {
     "a known delivery": Case(lambda db: event_claims.find_delivery(db, "old-7")),
     # runs
     "a commit's lock": Case(lambda db: runs.lock_commit(db, "team/app-0", "a"), 10),
+    "the lock of what a workflow causes": Case(lambda db: caused.lock(db, caused.Cause("k", "team/app-0", "ci")), 10),
+    "ends of runs to tell": Case(lambda db: completions.of_runs(db, [RUN]), 200),
+    "ends of jobs to tell": Case(lambda db: completions.of_jobs(db, [JOB]), 200),
     "a new run": Case(create_run, 400, answering=True),
     "locking runs": Case(lambda db: run_states.lock(db, [RUN, OPEN_RUN])),
     "scopes of runs": Case(lambda db: run_states.scopes(db, [RUN])),
@@ -282,6 +287,7 @@ STATEMENTS: dict[str, Case] = {
     "a lost session": Case(lambda db: sessions.lose(db, SESSION, heard_s=1)),
     "a session that is heard again": Case(lambda db: sessions.regain(db, [SESSION])),
     "a session that drains": Case(lambda db: sessions.set_draining(db, SESSION, True)),
+    "a session without room": Case(lambda db: sessions.set_not_taking(db, SESSION, "disk: full")),
     "closing sessions": Case(lambda db: sessions.close(db, [SESSION])),
     "sessions of dead coordinators": Case(lambda db: sessions.find_silent(db, 200), 200),
     "settled sessions": Case(lambda db: sessions.close_settled(db, lost_for_s=120), 200, answering=True),

@@ -8,7 +8,9 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.engine.events import Event, EventType
-from kici.orchestrator.store import event_claims, last_runs, registrations, runs
+from kici.engine.lifecycle import RunStatus
+from kici.orchestrator.store import attempts, caused, event_claims, last_runs, registrations, run_states, runs
+from kici.orchestrator.store.caused import Cause
 from kici.orchestrator.store.registrations import Repository, RepositoryContext
 from kici.orchestrator.store.runs import NewRun
 from tests.support.explain import explained
@@ -92,6 +94,36 @@ async def test_a_generic_webhook_reads_only_registrations_that_wait_for_one(old:
         await registrations.with_trigger(plan.db, "generic_webhook")
     assert not plan.scans("workflow_registrations")
     assert plan.buffers < 40
+
+
+async def test_what_a_workflow_has_caused_is_counted_among_its_own_events_of_that_minute(old: Pool[Record]) -> None:
+    await old.execute(
+        """
+        update event_log set provider = 'kici_event', headers = '{"workflow": "ci"}', matched_count = 1
+         where substr(delivery_id, 5)::int % 2 = 0
+        """
+    )
+    await old.execute("vacuum analyze event_log")
+    received = await old.fetchval("select received_at from event_log where provider = 'kici_event' limit 1")
+    cause = Cause("k", "team/app", "ci")
+    async with explained(old) as plan:
+        await caused.in_minute_of(plan.db, cause, received)
+    assert not plan.scans("event_log")
+    assert plan.buffers < 10
+    async with old.acquire() as db:
+        assert await caused.in_minute_of(db, cause, received) == 1
+
+
+async def test_whether_anybody_waits_for_an_end_is_known_without_reading_registrations(old: Pool[Record]) -> None:
+    run_id = await old.fetchval("select run_id from execution_runs limit 1")
+    async with explained(old) as plan:
+        await run_states.end(plan.db, [run_states.Ending(run_id, RunStatus.SUCCESS)])
+    assert not plan.scans("workflow_registrations")
+    assert plan.buffers < 100
+    async with explained(old) as plan:
+        await attempts.end(plan.db, [], [])
+    assert not plan.scans("workflow_registrations")
+    assert plan.buffers < 20
 
 
 async def test_the_last_runs_of_a_branch_cost_the_same_in_a_repository_with_a_past(old: Pool[Record]) -> None:

@@ -16,10 +16,12 @@ def test_defaults_are_those_of_the_manual() -> None:
     settings = load(dict(URL))
     assert settings.agent_slots == 1
     assert settings.sandbox == "auto"
+    assert settings.sandbox_profile == "steps"
     assert settings.sandbox_network == "host"
     assert settings.max_log_size_bytes == 10_485_760
-    assert settings.agent_id.rpartition("-")[2].isalnum()
-    assert load(dict(URL)).agent_id != settings.agent_id
+    assert settings.agent_id == ""
+    assert settings.hooks_dir is None
+    assert settings.dependency_builds is False
 
 
 def test_the_token_leaves_the_environment_and_is_not_shown() -> None:
@@ -58,6 +60,7 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_ORCHESTRATOR_URL": "ftp://host"},
         {"KICI_ORCHESTRATOR_URL": "ws://user:pass@host"},
         {"KICI_SANDBOX": "maybe"},
+        {"KICI_SANDBOX_PROFILE": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
         {"KICI_JOB_MEMORY": "lots"},
         {"KICI_JOB_MEMORY": "4GB"},

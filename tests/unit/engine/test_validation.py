@@ -6,6 +6,7 @@ import pytest
 
 from kici.engine.lockfile import (
     LockCache,
+    LockCheckout,
     LockFile,
     LockGenerator,
     LockJob,
@@ -97,6 +98,9 @@ def test_everything_that_kici_compile_writes_passes() -> None:
         (problems(step(kind=StepKind.EVALUATE)), "a step of kind evaluate, which only the orchestrator makes"),
         (problems(step(of_workflow=True)), "is no hook, and belongs to the workflow"),
         (problems(step(kind=StepKind.INIT)), "step 's' has no command"),
+        (problems(job(checkout=LockCheckout(depth=-1))), "checkout has depth -1"),
+        (problems(job(checkout=LockCheckout(sparse=("../x",)))), "'../x' is no directory"),
+        (problems(job(checkout=LockCheckout(sparse=("a\nb",)))), "is no directory"),
         (problems(step(kind=StepKind.CACHE_SAVE)), "step 's' has no cache"),
         (problems(step(env={"A": "{nope}"})), "there is no {nope}"),
         (problems(step(caches=(LockCache("{nope}", ("x",)),))), "there is no {nope}"),

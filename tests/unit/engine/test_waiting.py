@@ -31,6 +31,13 @@ def test_busy_draining_and_free_agents_are_told_apart() -> None:
     assert "is free (0/1 slots in use)" in about_to_be_sent(GPU, [agent("a", "gpu")])
 
 
+def test_agents_without_room_are_named_with_their_reason_unless_another_has_room() -> None:
+    full = AgentView("a", frozenset(("kici:os:linux", "gpu")), 1, 1, not_taking="disk: 1 byte free")
+    assert for_agent(GPU, [full]) == "no agent with gpu, kici:os:linux has room (1 of 1): a: disk: 1 byte free"
+    assert for_agent(GPU, [full, agent("b", "gpu")]) == ""
+    assert "is busy (1/1 slots in use)" in for_agent(GPU, [full, agent("b", "gpu", free=0)])
+
+
 def test_jobs_are_listed_in_order() -> None:
     assert for_jobs(["b", "a"]) == "waiting for jobs a, b"
     assert for_jobs(["a"]) == "waiting for job a"

@@ -8,6 +8,7 @@ import pytest
 
 import kici
 from kici import (
+    Checkout,
     Ctx,
     DefinitionError,
     Generator,
@@ -16,6 +17,7 @@ from kici import (
     hook,
     job,
     jobs,
+    manual,
     mise,
     parallel,
     rule,
@@ -26,6 +28,8 @@ from kici import (
     uv_sync,
     workflow,
 )
+from kici.engine.lockfile import LockCheckout, SubmoduleLevels
+from kici.lowering.jobs import lowered_job
 
 anything: Any = kici
 
@@ -80,6 +84,21 @@ def test_a_hook_is_a_function_or_a_command_with_a_limit() -> None:
     }
     assert set(step("x", "true", cleanup=tidy, on_cancel="true").hooks) == {"cleanup", "on_cancel"}
     assert set(workflow("ci", jobs=[made()], on_success=tidy).hooks) == {"on_success"}
+
+
+# ── checkout ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkout_is_as_its_author_says_and_lowered_into_the_lock_file() -> None:
+    found = made(checkout=Checkout(depth=0, submodules="recursive", lfs=True, sparse=["src/app/"], tags=True))
+    lowered = lowered_job(found, workflow("ci", on=manual(), jobs=[found]), lambda place: None).checkout
+    assert lowered == LockCheckout(0, SubmoduleLevels.ALL, lfs=True, sparse=("src/app",), tags=True)
+    assert lockfile_checkout(made()) is True
+    assert lockfile_checkout(made(checkout=False)) is False
+
+
+def lockfile_checkout(found: Any) -> Any:
+    return lowered_job(found, workflow("ci", on=manual(), jobs=[found]), lambda place: None).checkout
 
 
 # ── caches and init ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,6 +172,14 @@ def test_options_that_are_functions_have_no_value() -> None:
         (lambda: made(init=" "), "no set-up"),
         (lambda: anything.setup(""), "command is empty"),
         (lambda: anything.setup("make", shell="zsh"), "shell"),
+        (lambda: made(checkout="full"), r"write True, False or Checkout\(depth=0\)"),
+        (lambda: made(checkout=anything.Checkout(depth=-1)), "checkout: depth is -1"),
+        (lambda: made(checkout=anything.Checkout(depth=True)), "depth is True"),
+        (lambda: made(checkout=anything.Checkout(submodules="all")), "submodules is 'all'"),
+        (lambda: made(checkout=anything.Checkout(lfs=1)), "lfs is 1"),
+        (lambda: made(checkout=anything.Checkout(sparse=["../x"])), "path below the checkout"),
+        (lambda: made(checkout=anything.Checkout(sparse="src/*")), "takes no patterns"),
+        (lambda: made(checkout=anything.Checkout(sparse=["a\nb"])), "takes no patterns"),
         (lambda: made(cache="uv"), "no cache"),
         (lambda: cache("", paths="x"), "key"),
         (lambda: cache("k", paths=[]), "paths"),

@@ -22,10 +22,11 @@ from kici import (
     SecretNotFound,
     TagEvent,
     WaitTimeout,
+    WorkflowCompleteEvent,
     job,
     step,
 )
-from kici.testing import Call, FakeShell, Reply, UnexpectedCommand, dispatch_event, needed, run_step
+from kici.testing import Call, FakeShell, Reply, UnexpectedCommand, dispatch_event, event, needed, run_step
 
 
 @dataclass
@@ -224,7 +225,7 @@ def test_what_a_step_tells_can_be_looked_at(tmp_path: Path) -> None:
         ctx.annotate("warning", "long line", file="a.py", line=3)
         ctx.summary("# Done\n")
         ctx.mask("hidden")
-        await ctx.set_secret_output("KEY", "v")
+        await ctx.set_secret_output("KEY", "value")
         await ctx.artifacts.upload("wheel", ["dist/*.whl"])
         (path,) = await ctx.artifacts.download("data", into="in")
         assert path == "in/a.txt"  # from the checkout, as on an agent
@@ -240,7 +241,7 @@ def test_what_a_step_tells_can_be_looked_at(tmp_path: Path) -> None:
     assert [(one.level, one.message, one.file, one.line) for one in ran.annotations] == [
         ("warning", "long line", "a.py", 3)
     ]
-    assert (ran.summary, told.masked, told.secret_outputs) == ("# Done\n", ["hidden"], {"KEY": "v"})
+    assert (ran.summary, told.masked, told.secret_outputs) == ("# Done\n", ["hidden"], {"KEY": "value"})
     assert told.uploaded == {"wheel": ("dist/*.whl",)}
     assert told.emitted == [("released", {"text": "hello"})]
     assert ran.env["PATH"].startswith(str(tmp_path / "bin"))
@@ -274,6 +275,15 @@ def test_cancelled_is_seen() -> None:
 
     assert run_step(looks, cancelled="superseded").value == "superseded"
     assert run_step(looks).value == ""
+
+
+def test_a_step_that_the_end_of_a_workflow_starts_is_tried_with_that_event() -> None:
+    def reads(ctx: Ctx) -> str:
+        ended = ctx.event_as(WorkflowCompleteEvent)
+        return f"{ended.workflow} {ended.status} {ended.commit}"
+
+    ended = event("workflow_complete", workflow="ci", state="failed", commit="c1")
+    assert run_step(reads, event=ended).value == "ci failed c1"
 
 
 class Inputs(msgspec.Struct):

@@ -1,13 +1,21 @@
 """Sandbox by bubblewrap: namespaces of the job's own and an allow-list of mounts.
 
 Inside there is: the system's programs and libraries and the few files of `/etc` that programs need, read-only; the
-interpreter that kici runs on, read-only; the job's directory at `/work` with `/work/kici` read-only; `/tmp`, which is
-`/work/tmp`; fresh `/proc` and `/dev`. There is no `/run`, `/var`, `/home`, `/sys`, nothing else of `/etc`.
+interpreter that kici runs on, read-only; the job's directory at `/work` with `/work/kici` and `/work/packages`
+read-only; `/tmp`, which is `/work/tmp`; fresh `/proc` and `/dev`. There is no `/run`, `/var`, `/home`, `/sys`, nothing
+else of `/etc`.
 
 An agent that is not root needs one bubblewrap. The one of a **root agent** runs a chain instead: an outer bubblewrap,
 still root, builds the mounts (the interpreter may lie below a home that only root may enter) and keeps three
 capabilities; `setpriv` becomes the slot's user and gives those up, for good; an inner bubblewrap makes the user
 namespace. Bubblewrap as root without that chain would leave the job every capability: it could remount the host's root.
+
+The bubblewrap that starts the job, the inner one, loads the seccomp filter last. Of an image build it is the outer one:
+the inner one stays in the job's namespace, as its user, so that the job can trace it.
+
+Profile `image-build` lets a job build container images, with `buildah` and chroot isolation: it is root of a user
+namespace with many users, has the capabilities in it that this takes, may mount, and has a `/run` and a `/dev` of its
+own. None of that reaches beyond the namespace: what the host has mounted stays as it is, read-only.
 """
 
 from __future__ import annotations
@@ -15,14 +23,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
+from kici.agent.sandbox import seccomp, user_namespace
 from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
@@ -31,6 +41,8 @@ from kici.runner.processes import gone
 FIRST_UID = 60_706
 """Up to 61,183 no distribution, container engine or systemd gives these uids to anything."""
 SLOTS = 478
+PACKAGES_UIDS = {"trusted": FIRST_UID + SLOTS - 2, "unknown": FIRST_UID + SLOTS - 3}
+"""Trust → who installs the packages of workflows for a root agent: no slot's user (the last one is the probe's)."""
 WORK = "/work"
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -39,20 +51,37 @@ _ETC = (
     "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release", "pki", "protocols", "resolv.conf",
     "services", "ssl", "timezone",
 )  # fmt: skip
-_PASSWD_FD, _GROUP_FD, _INFO_FD = 4, 5, 6
+_PASSWD_FD, _GROUP_FD, _INFO_FD, _FILTER_FD, _USERS_FD = 4, 5, 6, 7, 8
+_IMAGE_BUILD_CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
+    "SYS_ADMIN", "SYS_CHROOT",
+)  # fmt: skip
+"""What a container engine gives to a container, which RUN lines expect, and what mounting takes."""
+_STORES = {"/var/lib/containers": f"{WORK}/home/.local/share/containers", "/var/cache": f"{WORK}/home/.cache"}
+"""Where an engine that is root keeps images and what it knows of names → where the job has room for it."""
+_IMAGE_BUILD_START = (
+    "/bin/sh", "-c", f'exec {_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"', "sh",
+)  # fmt: skip
+"""Bubblewrap leaves that descriptor open."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 1024**3
+_RUN_BYTES = 256 * 1024**2
 _START_S = 20.0
 _KILL_S = 10.0
 
 
 class Bubblewrap:
-    """Raises `SandboxUnavailable` if a program is missing. Whether it works here, only `start` can tell."""
+    """Raises `SandboxUnavailable` if something is missing. Whether it works here, only `start` can tell."""
 
     name = "bubblewrap"
 
-    def __init__(self) -> None:
+    def __init__(self, profile: seccomp.Profile = "steps", *, filtered: bool = True) -> None:
         self._root = os.geteuid() == 0
+        self._image_build = profile == "image-build"
+        if self._image_build and not filtered:
+            raise SandboxUnavailable("image builds need the seccomp filter: only with it may a job have capabilities")
+        self._filter = seccomp.build(profile, platform.machine()) if filtered else b""
+        self._users = user_namespace.of_this_user() if self._image_build and not self._root else None
         self._bwrap = find_bwrap()
         self._setpriv = shutil.which("setpriv", path=_PATH) if self._root else None
         if self._root and self._setpriv is None:
@@ -85,18 +114,29 @@ class Bubblewrap:
         if owner is not None:
             for directory in (spec.root, *(spec.root / name for name in ("src", "tmp", "home"))):
                 os.chown(directory, uid, gid, follow_symlinks=False)
-        passwd = _memory_file(f"root:x:0:0::/nonexistent:/bin/sh\nkici:x:{uid}:{gid}::{WORK}/home:/bin/bash\n")
-        group = _memory_file(f"root:x:0:\nkici:x:{gid}:\n")
+        if self._image_build:
+            users, groups = f"root:x:0:0::{WORK}/home:/bin/bash\n", "root:x:0:\n"
+        else:
+            users = f"root:x:0:0::/nonexistent:/bin/sh\nkici:x:{uid}:{gid}::{WORK}/home:/bin/bash\n"
+            groups = f"root:x:0:\nkici:x:{gid}:\n"
         info_read, info_write = os.pipe()
+        extra = [_memory_file(users.encode()), _memory_file(groups.encode()), info_write]
+        if self._filter:
+            extra.append(_memory_file(self._filter))  # afresh: a copy would share the place up to which it was read
         env = runner_env(f"{WORK}/home", "/tmp") | {"PATH": _PATH}  # noqa: S108
+        argv = [*self._arguments(spec, uid, gid), *command]
         try:
-            argv = [*self._arguments(spec, uid, gid), *command]
-            started = spawn(argv if cgroup is None else cgroup.entered(argv), env, socket, (passwd, group, info_write))
+            async with AsyncExitStack() as opened:
+                namespaces = []
+                if self._image_build:
+                    many = self._users or user_namespace.of_slot(spec.slot, uid)
+                    namespaces.append(await opened.enter_async_context(user_namespace.opened(many)))
+                started = spawn(argv if cgroup is None else cgroup.entered(argv), env, socket, (*extra, *namespaces))
         except BaseException:
             os.close(info_read)
             raise
         finally:
-            for descriptor in (passwd, group, info_write):
+            for descriptor in extra:
                 os.close(descriptor)
         try:
             init = await _child_pid(info_read)
@@ -105,7 +145,7 @@ class Bubblewrap:
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
             if cgroup is not None:
                 cgroup.watch()
-            return WrappedBox(spec.root, started, init, cgroup)
+            return WrappedBox(spec.root, started, init, cgroup, self._users)
         except BaseException:
             started.child.signal(signal.SIGKILL)
             await asyncio.shield(started.child.wait())
@@ -113,7 +153,10 @@ class Bubblewrap:
             raise
 
     def _arguments(self, spec: BoxSpec, uid: int, gid: int) -> Iterator[str]:
-        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+        if self._root or not self._image_build:
+            # Else the namespace would be the job's: it could mount the cgroups below and raise its own limits.
+            yield "--unshare-cgroup-try"
         yield from () if spec.network else ("--unshare-net",)
         yield from ("--die-with-parent", "--new-session", "--info-fd", str(_INFO_FD))
         if self._root:
@@ -121,40 +164,67 @@ class Bubblewrap:
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
                 yield from ("--cap-add", capability)
         else:
-            yield from ("--unshare-user", "--disable-userns")
+            yield from self._innermost()
+        if self._filter and (self._image_build or not self._root):
+            yield from ("--seccomp", str(_FILTER_FD))
         yield from self._mounts(spec)
+        if not self._root and self._image_build:
+            yield from self._own_mounts()
         yield "--"
         if self._root:
             assert self._setpriv
             yield from (self._setpriv, "--reuid", str(uid), "--regid", str(gid), "--clear-groups")
             yield from ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-            yield from (self._bwrap, "--unshare-user", "--disable-userns", "--die-with-parent")
-            yield from ("--dev-bind", "/", "/", "--chdir", f"{WORK}/src", "--")
+            yield from (self._bwrap, *self._innermost(), "--die-with-parent", "--dev-bind", "/", "/")
+            if self._image_build:
+                yield from ("--dev", "/dev", *self._own_mounts())
+            elif self._filter:
+                yield from ("--seccomp", str(_FILTER_FD))
+            yield from ("--chdir", f"{WORK}/src", "--")
+        if self._image_build:
+            yield from _IMAGE_BUILD_START
+
+    def _innermost(self) -> Iterator[str]:
+        """Of the bubblewrap that starts the job."""
+        if self._image_build:
+            yield from ("--userns", str(_USERS_FD), "--cap-drop", "ALL")
+            for capability in _IMAGE_BUILD_CAPABILITIES:
+                yield from ("--cap-add", f"CAP_{capability}")
+        else:
+            yield from ("--unshare-user", "--disable-userns")
+
+    def _own_mounts(self) -> Iterator[str]:
+        """What image builds write to; the namespace's own, so that they may be mounted again elsewhere."""
+        yield from ("--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm")  # noqa: S108
+        yield from ("--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run")
 
     def _mounts(self, spec: BoxSpec) -> Iterator[str]:
-        for system in _SYSTEM:
-            if os.path.islink(system):
-                yield from ("--symlink", os.readlink(system), system)
-            elif os.path.isdir(system):
-                yield from ("--ro-bind", system, system)
-        yield from ("--perms", "0755", "--dir", "/etc")
-        for name in _ETC:
-            yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+        yield from system_mounts("containers" if self._image_build else "")
         yield from ("--perms", "0444", "--ro-bind-data", str(_PASSWD_FD), "/etc/passwd")
         yield from ("--perms", "0444", "--ro-bind-data", str(_GROUP_FD), "/etc/group")
         yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
         yield from ("--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm")  # noqa: S108
         # One mount for all of the job's: package managers make hard links between a cache in home and the checkout.
         yield from ("--bind", str(spec.root), WORK, "--ro-bind", str(spec.root / "kici"), f"{WORK}/kici")
+        yield from ("--ro-bind-try", str(spec.root / "packages"), f"{WORK}/packages")
         yield from ("--bind", str(spec.root / "tmp"), "/tmp")  # noqa: S108
         yield from ("--perms", "0755", "--dir", "/var", "--symlink", "/tmp", "/var/tmp")  # noqa: S108
-        yield from _visible([*interpreter_paths(), Path(self._bwrap)])
+        if self._image_build:
+            for directory in ("/run", "/sys", "/var/lib"):
+                yield from ("--perms", "0755", "--dir", directory)
+            for usual, own in _STORES.items():
+                yield from ("--symlink", own, usual)
+        yield from visible([*interpreter_paths(), Path(self._bwrap)])
         yield from ("--remount-ro", "/", "--chdir", "/" if self._root else f"{WORK}/src")
 
 
 class WrappedBox:
-    def __init__(self, root: Path, started: Started, init: int, cgroup: ControlGroup | None) -> None:
+    def __init__(
+        self, root: Path, started: Started, init: int, cgroup: ControlGroup | None, users: user_namespace.Users | None
+    ) -> None:
         self._root = root
+        self._users = users
+        """Whose files the agent cannot remove before it has taken them back."""
         self._started = started
         self._init = init
         """The first process of the PID namespace: when it has ended, the kernel has ended all others."""
@@ -193,6 +263,9 @@ class WrappedBox:
         self._started.child.signal(signal.SIGKILL)
         await self._started.child.wait()
         if watch is not None:
+            # One that was still starting does not yet end with its parent.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watch, signal.SIGKILL)
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
@@ -201,10 +274,24 @@ class WrappedBox:
                 await self._cgroup.kill()
             except TimeoutError:
                 report_survivors(self._init)
+        if self._users is not None:
+            await user_namespace.take_back(self._users, self._root)
         self._started.words.close()
 
 
-def _visible(paths: Sequence[Path]) -> Iterator[str]:
+def system_mounts(more: str = "") -> Iterator[str]:
+    """Options that show the system's programs, libraries and the few files of `/etc`, read-only; and one more."""
+    for system in _SYSTEM:
+        if os.path.islink(system):
+            yield from ("--symlink", os.readlink(system), system)
+        elif os.path.isdir(system):
+            yield from ("--ro-bind", system, system)
+    yield from ("--perms", "0755", "--dir", "/etc")
+    for name in (*_ETC, more) if more else _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def visible(paths: Sequence[Path]) -> Iterator[str]:
     """Mount each read-only at its own place, with parents that anyone may pass through but that show nothing else."""
     made: set[Path] = set(map(Path, ("/", "/tmp", *_SYSTEM)))  # noqa: S108
     mounted: list[Path] = [Path(system) for system in _SYSTEM if os.path.isdir(system) and not os.path.islink(system)]
@@ -233,9 +320,9 @@ def find_bwrap() -> str:
     return os.path.abspath(found)
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(content: bytes) -> int:
     descriptor = os.memfd_create("kici", os.MFD_CLOEXEC)
-    os.write(descriptor, text.encode())
+    os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

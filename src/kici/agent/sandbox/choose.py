@@ -7,12 +7,15 @@ import os
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 
 from kici.agent.sandbox.contract import BoxSpec, Sandbox, SandboxUnavailable
+from kici.agent.sandbox.seccomp import Profile
 
 if TYPE_CHECKING:
     from kici.agent.sandbox.bubblewrap import Bubblewrap
@@ -21,34 +24,70 @@ PROBE_SLOT = 477
 """The last one: no agent has so many, so a probe meets no job."""
 
 
+Mode = Literal["auto", "true", "false", "bubblewrap", "container", "none"]
+"""`true` is `bubblewrap`, `false` is `none`."""
+
+
 class Choice(Struct, frozen=True):
     sandbox: Sandbox
     why: str
     """For the log: `bubblewrap works here`, or why it is not used."""
+    fallback: str = ""
+    """What jobs are not protected by although `auto` would, and why; empty if nothing is missing."""
+    profile: Profile = "steps"
 
 
-def choose(mode: str) -> Choice:
-    """`auto` takes bubblewrap where it works, `true` insists, `false` takes none.
+def choose(mode: str, profile: Profile = "steps") -> Choice:
+    """`auto` takes bubblewrap where it works, and tells what is missing; the others insist.
 
     To know whether it works, a box is started once; this takes some milliseconds and blocks. Raises
-    `SandboxUnavailable` with the reason for `true`.
+    `SandboxUnavailable` with the reason for all but `auto`, and for a profile other than `steps`.
     """
-    from kici.agent.sandbox.none import NoSandbox
+    if mode not in get_args(Mode):
+        raise SandboxUnavailable(f"KICI_SANDBOX={mode!r} is unknown: write {', '.join(get_args(Mode))}")
+    if mode in ("false", "none", "container") and profile != "steps":
+        raise SandboxUnavailable(f"KICI_SANDBOX_PROFILE={profile} needs KICI_SANDBOX=bubblewrap, but it is {mode}")
+    if mode in ("false", "none"):
+        from kici.agent.sandbox.none import NoSandbox
 
-    if mode == "false":
-        return Choice(NoSandbox(), "switched off by KICI_SANDBOX=false: steps run as the agent's own user")
-    if mode not in ("auto", "true"):
-        raise SandboxUnavailable(f"KICI_SANDBOX={mode!r} is unknown: write auto, true or false")
+        return Choice(NoSandbox(), f"switched off by KICI_SANDBOX={mode}: steps run as the agent's own user")
+    if mode == "container":
+        return Choice(_container(), "KICI_SANDBOX=container")
+    return _bubblewrap(mode, profile)
+
+
+def _bubblewrap(mode: str, profile: Profile) -> Choice:
+    from kici.agent.sandbox.bubblewrap import Bubblewrap
+
     try:
-        from kici.agent.sandbox.bubblewrap import Bubblewrap
-
-        sandbox = Bubblewrap()
-        _probe(sandbox)
+        return Choice(_works(lambda: Bubblewrap(profile)), "bubblewrap works here", profile=profile)
     except SandboxUnavailable as error:
-        if mode == "true":
-            raise SandboxUnavailable(f"KICI_SANDBOX=true, but {error}") from error
-        return Choice(NoSandbox(), f"no sandbox, steps run as the agent's own user: {error}")
-    return Choice(sandbox, "bubblewrap works here")
+        if profile != "steps":
+            raise SandboxUnavailable(f"KICI_SANDBOX_PROFILE={profile}, but {error}") from error
+        if mode != "auto":
+            raise SandboxUnavailable(f"KICI_SANDBOX={mode}, but {error}") from error
+        problem = str(error)
+    try:
+        unfiltered = _works(lambda: Bubblewrap(profile, filtered=False))
+    except SandboxUnavailable:
+        from kici.agent.sandbox.none import NoSandbox
+
+        missing = f"no sandbox, steps run as the agent's own user: {problem}"
+        return Choice(NoSandbox(), missing, missing)
+    missing = f"no seccomp filter: {problem}"
+    return Choice(unfiltered, f"bubblewrap works here, but {missing}", missing)
+
+
+def _container() -> Sandbox:
+    """Imported by its name: it is loaded for those who want it only."""
+    made: Sandbox = import_module("kici.agent.sandbox.container").ContainerSandbox()
+    return made
+
+
+def _works(make: Callable[[], Bubblewrap]) -> Bubblewrap:
+    sandbox = make()
+    _probe(sandbox)
+    return sandbox
 
 
 def _probe(sandbox: Bubblewrap) -> None:

@@ -8,8 +8,9 @@ implementation keeps is its strength; `none` keeps little, and says so.
 
 **The life of a box.**
 
-1. The caller makes `root` with the directories `src`, `kici`, `tmp` and `home` in it, empty or not. Nobody else uses
-   this directory. It must not be replaced while the box lives; it may be filled at any time.
+1. The caller makes `root` with the directories `src`, `kici`, `tmp` and `home` in it, empty or not; and `packages`, if
+   the job may get packages. Nobody else uses this directory. It must not be replaced while the box lives; it may be
+   filled at any time. Steps read `kici` and `packages`, and cannot write there.
 2. `start` makes the box around it and starts `python -I -m kici.runner` inside, with `runner_socket` as descriptor 3.
    The caller may close its copy of that socket as soon as `start` has returned. `start` hands `src`, `tmp` and `home`
    over to the user that the steps run as (`owner`); what the caller puts into them later it hands over itself. It
@@ -68,7 +69,7 @@ class BoxSpec(Struct, frozen=True):
     slot: int
     """From 0. Two boxes that live at the same time differ in it."""
     root: Path
-    """Absolute; has `src/` (checkout), `kici/` (verified `.kici`), `tmp/`, `home/`."""
+    """Absolute; has `src/` (checkout), `kici/` (verified `.kici`), `packages/` (of the workflow), `tmp/`, `home/`."""
     network: bool = True
     """False = a network namespace of its own, without any interface but loopback."""
     limits: Limits = Limits()

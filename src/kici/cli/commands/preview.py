@@ -9,11 +9,15 @@ import click
 from kici.cli import names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kici.cli.local.event import Asked
     from kici.engine.events import Event
     from kici.engine.lockfile import LockWorkflow
     from kici.engine.plan import Plan, PlannedJob
     from kici.engine.triggers import Decision
+
+_CALLED = {"schedule": "a schedule", "manual": "a start by hand"}
 
 
 @click.command()
@@ -27,7 +31,9 @@ if TYPE_CHECKING:
 @click.option("--changed", multiple=True, help="A file that changed (repeat it), in the place of what git says.")
 @click.option("--base", default="", metavar="REF", help="Compare with where the checkout left this one.")
 @click.option("--source", default="", help="Of a generic webhook: the source's name.")
-@click.option("--name", "event_name", default="", help="Type of a dispatch or a generic webhook.")
+@click.option(
+    "--name", "event_name", default="", help="Type of a dispatch or a generic webhook; the workflow that ended."
+)
 @click.option(
     "--workflow",
     "only",
@@ -70,6 +76,8 @@ def preview(
     named = next((workflow for workflow in lock.workflows if workflow.name == only), None)
     asked = Asked(kind, ref, target, inputs=given_inputs(inputs))
     event = _event(asked, action, source, event_name, named)
+    if hint := _hint(kind, event, lock.workflows):
+        click.echo(hint, err=True)
     event = with_changed(root, event, lock.workflows, given=changed, base=base)
     if not changed and (sentence := told(event)):
         click.echo(sentence, err=True)
@@ -93,13 +101,31 @@ def _event(asked: Asked, action: str, source: str, event_name: str, workflow: Lo
 
     from kici.cli.local.event import Repository, event
     from kici.engine.events import EventType
+    from kici.engine.trigger_checks import COMPLETIONS
 
     found = event(asked, Repository(branch="main", name="local/preview"), workflow)
     if asked.kind == "pr":
         action = action or "opened"
     if found.type is EventType.PULL_REQUEST and action:
         found = replace(found, action=action)
+    if event_name and found.type in COMPLETIONS:  # of a workflow of this repository, as far as one can see here
+        return replace(found, workflow=event_name, source_repo=found.repo)
     return replace(found, source=source or found.source, event_name=event_name or found.event_name)
+
+
+def _hint(kind: str, event: Event, workflows: Sequence[LockWorkflow]) -> str:
+    """What is missing in the question, where an event is about one workflow."""
+    from kici.cli.local import event_words
+    from kici.engine.events import EventType
+
+    if event.type not in (EventType.SCHEDULE, EventType.MANUAL) or event.workflow:
+        return ""
+    kind = kind.partition(":")[0]
+    able = [one.name for one in workflows if any(event_words.kind_of(trigger) == kind for trigger in one.triggers)]
+    if not able:
+        return f"no workflow has {kind}() among its triggers"
+    others = f" (or {', '.join(able[1:])})" if able[1:] else ""
+    return f"{_CALLED[kind]} is for one workflow: add --workflow {able[0]}{others}"
 
 
 def _planned(workflow: LockWorkflow, trigger: int, event: Event) -> Plan:

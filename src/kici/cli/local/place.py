@@ -60,7 +60,6 @@ class Places:
         self._terminal = terminal
         self._hidden = hidden
         self._caches = caches
-        self._shelf = Shelf(base / "artifacts")
         self._numbers = itertools.count()
         self._spare: Place | None = self._make()
 
@@ -69,9 +68,9 @@ class Places:
         assert self._spare
         self._spare.filled = asyncio.create_task(asyncio.to_thread(copies.make, self._spare.src))
 
-    def take(self, job: JobRecord) -> Place:
+    def take(self, job: JobRecord, run_id: str) -> Place:
         place, self._spare = self._spare or self._make(), None
-        place.sink.job = job
+        place.sink.job, place.sink.shelf = job, Shelf(self._base / "artifacts" / run_id)
         return place
 
     async def close(self) -> None:
@@ -81,8 +80,8 @@ class Places:
     def _make(self) -> Place:
         number = next(self._numbers)
         root = Path(tempfile.mkdtemp(prefix=f"job-{number}-", dir=self._base))
-        for name in ("src", "kici", "tmp", "home"):
+        for name in ("src", "kici", "packages", "tmp", "home"):
             (root / name).mkdir()
-        sink = Sink(self._terminal, self._hidden, self._shelf, self._caches)
-        execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root), sink=sink)
+        sink = Sink(self._terminal, self._hidden, self._caches)
+        execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root))
         return Place(number % _SLOTS, root, sink, execution, asyncio.create_task(execution.prepare()))

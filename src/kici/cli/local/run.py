@@ -21,7 +21,7 @@ from kici.cli.local.terminal import Terminal
 from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import LockWorkflow
+from kici.engine.lockfile import LockCheckout, LockWorkflow
 from kici.engine.plan import PlannedJob
 from kici.errors import KiciError
 from kici.wire.context import JobContext
@@ -37,6 +37,8 @@ class Settings(Struct, frozen=True):
     copies: working_copy.Copies
     kici: Mapping[str, str]
     """Files under `.kici/`."""
+    packages: str
+    """Where the workflows' own packages are on this machine; empty = they have none."""
     secrets: LocalSecrets
     env: Mapping[str, str]
     """Variables that the command line gives."""
@@ -110,7 +112,7 @@ class LocalRun:
             if len(self._running) >= self._settings.at_once:
                 break
             job.status, job.started = JobStatus.RUNNING, time.time()
-            place = places.take(job)
+            place = places.take(job, self.run_id)
             self._running[asyncio.create_task(self._job(job, place))] = place
         return len(self._running) > before
 
@@ -119,7 +121,7 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
-            ended = await place.execution.run(self._start(job, place))
+            ended = await place.execution.run(self._start(job, place), sink=place.sink)
             job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
             job.end(JobStatus(ended.status), ended.error)
@@ -134,7 +136,13 @@ class LocalRun:
 
     async def _fill(self, job: JobRecord, place: Place) -> None:
         settings = self._settings
+        if ignored := _ignored(job.planned.job.checkout):
+            self._terminal.told(
+                job, f"note: a local run takes the working tree as it is: checkout's {ignored} change nothing here"
+            )
         await asyncio.to_thread(working_copy.copy_kici, settings.root, settings.kici, place.root / "kici")
+        if settings.packages and settings.boxed:  # a box does not see the user's cache directory
+            await asyncio.to_thread(working_copy.copy_packages, settings.packages, place.root / "packages")
         if place.filled is None and job.planned.job.checkout and not settings.in_place:
             place.filled = asyncio.create_task(asyncio.to_thread(settings.copies.make, place.src))
         if place.filled is not None:
@@ -180,6 +188,7 @@ class LocalRun:
             job=own_files.left_alone(planned.job, home=not settings.boxed, checkout=settings.in_place),
             env=personal | variables | {"KICI_LOCAL": "true"} | dict(settings.env),
             tmp=tmp,
+            packages=inside(place.root / "packages") if settings.packages and settings.boxed else settings.packages,
         )
 
     def _handed_over(self, planned: PlannedJob) -> dict[str, str]:
@@ -214,6 +223,13 @@ class LocalRun:
             yield
         finally:
             timer.cancel()
+
+
+def _ignored(checkout: bool | LockCheckout) -> str:
+    if isinstance(checkout, bool):
+        return ""
+    plain = LockCheckout()
+    return ", ".join(name for name in checkout.__struct_fields__ if getattr(checkout, name) != getattr(plain, name))
 
 
 async def _finish(task: asyncio.Task[None]) -> None:

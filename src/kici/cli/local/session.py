@@ -128,6 +128,7 @@ async def _run(
             root=wanted.root,
             copies=copies,
             kici=compiled.lock.files,
+            packages=compiled.packages,
             secrets=known,
             env=wanted.env,
             in_place=wanted.in_place,

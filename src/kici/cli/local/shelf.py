@@ -1,4 +1,4 @@
-"""The artifacts of a local run."""
+"""The artifacts of a local run of one workflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shelf:
         self._directory = directory
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(exist_ok=True, parents=True)
         temporary = self._directory / f".{name}.{os.urandom(4).hex()}"
         with temporary.open("xb") as file:
             async for piece in data:

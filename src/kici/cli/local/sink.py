@@ -21,11 +21,12 @@ class Sink:
     """What the runner tells goes to the record of the job and to the terminal."""
 
     job: JobRecord
+    shelf: Shelf
+    """Of the job's run."""
 
-    def __init__(self, terminal: Terminal, hidden: Hidden, shelf: Shelf, caches: Caches) -> None:
+    def __init__(self, terminal: Terminal, hidden: Hidden, caches: Caches) -> None:
         self._terminal = terminal
         self._hidden = hidden
-        self._shelf = shelf
         self._caches = caches
         self._logs: dict[int, JobLog] = {}
         self._remarks: dict[int, Remarks] = {}
@@ -83,10 +84,10 @@ class Sink:
         return self._events[key]
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
-        await self._shelf.upload(name, data)
+        await self.shelf.upload(name, data)
 
     def download(self, name: str) -> AsyncIterator[bytes]:
-        return self._shelf.download(name)
+        return self.shelf.download(name)
 
     async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
         return await self._caches.fetch(key, restore)

@@ -69,6 +69,10 @@ def copy_kici(root: Path, files: Mapping[str, str], destination: Path) -> None:
         shutil.copyfile(root / ".kici" / path, target)
 
 
+def copy_packages(packages: str, destination: Path) -> None:
+    shutil.copytree(packages, destination, symlinks=True, dirs_exist_ok=True)
+
+
 def empty(directory: Path) -> None:
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():

@@ -20,7 +20,7 @@ from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.frames import Answer, Refused, StatusFrame, Superseded
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.wakes import Notifies
-from kici.orchestrator.store import sessions
+from kici.orchestrator.store import sessions, storable
 from kici.orchestrator.store.database import is_away, is_transient, transaction
 from kici.wire.agent import (
     AgentFrame,
@@ -42,6 +42,8 @@ MAX_UNANSWERED_BYTES = 32 * 1024 * 1024
 """Of frames that are read and not yet answered. Agents keep far below: this bounds what a broken one can take."""
 GOODBYE_S = 5.0
 """For what an agent said before its goodbye to be committed."""
+MAX_WHY_CHARS = 1_000
+"""Of an agent's own words about why it takes no job."""
 LOG_PAUSE_S = 0.2
 """Between two tries to store a chunk while the database is away."""
 
@@ -218,6 +220,8 @@ class Conversation:
                     await self._regain()
                 if heartbeat.draining != self._draining:
                     await self._set_draining(heartbeat.draining)
+                if heartbeat.not_taking != self._agent.not_taking:
+                    await self._set_not_taking(heartbeat.not_taking)
             except (Unavailable, LeaseLost) as error:
                 log.info("a heartbeat waits for the database", agent=self._agent.agent_id, reason=str(error))
                 continue
@@ -242,6 +246,12 @@ class Conversation:
         async with transaction(self._parts.pool) as db:
             await sessions.set_draining(db, self._agent.session_id, draining)
         self._draining = self._agent.draining = draining
+        self._parts.roster.on_free()
+
+    async def _set_not_taking(self, why: str) -> None:
+        async with transaction(self._parts.pool) as db:
+            await sessions.set_not_taking(db, self._agent.session_id, storable.text(why[:MAX_WHY_CHARS]))
+        self._agent.not_taking = why
         self._parts.roster.on_free()
 
     def _may_acknowledge(self) -> bool:

@@ -59,6 +59,8 @@ class Agent:
         self.labels = labels
         self.slots = slots
         self.draining = draining
+        self.not_taking = ""
+        """Why it takes no job for now, as it says itself."""
         self.held: dict[str, Held] = {}
         self.link: Link | None = None
         self.heard_at = now
@@ -136,6 +138,7 @@ class Roster:
             if agent.link is not None
             and agent.free
             and not agent.draining
+            and not agent.not_taking
             and not agent.lost
             and agent.rests_until <= now
         ]

@@ -104,7 +104,7 @@ def _event(emit: Emit, origin: Origin) -> NewEvent:
         event=PROVIDER,
         action=storable.text(emit.name),
         provider=PROVIDER,
-        headers={},
+        headers={"workflow": origin.workflow_name},
         repo=origin.repository,
         ref=origin.ref,
         content_type="application/json",

@@ -16,6 +16,7 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, HeaderParameter
 
+from kici.engine.evaluation import init_name
 from kici.engine.lifecycle import TERMINAL_RUN, JobStatus
 from kici.orchestrator.api import parameters
 from kici.orchestrator.errors import Conflict, Invalid, NotFound
@@ -103,11 +104,14 @@ async def _check(db: Db, asked: RerunRequest, original: Original) -> None:
             " it first"
         )
     jobs = await reruns.names(db, original.run_id)
-    if asked.mode == "job" and not any(asked.job in (name, base) for name, (base, _) in jobs.items()):
-        there_are = ", ".join(dict.fromkeys(base for base, _ in jobs.values())) or "none"
+    empty = init_name(asked.job)  # of a generator that has made no job
+    if asked.mode == "job" and not any(
+        asked.job in (one.name, one.base, one.generator) or one.name == empty for one in jobs
+    ):
+        there_are = ", ".join(dict.fromkeys(one.base for one in jobs)) or "none"
         raise NotFound(f"the run has no job {asked.job!r}; it has: {there_are}")
     fine = {JobStatus.SUCCESS, JobStatus.SKIPPED}
-    if asked.mode == "failed" and jobs and all(status in fine for _, status in jobs.values()):
+    if asked.mode == "failed" and jobs and all(one.status in fine for one in jobs):
         raise Conflict("no job of the run failed: rerun all of it, or name one job")
 
 

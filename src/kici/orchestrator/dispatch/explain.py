@@ -146,5 +146,10 @@ def _rules(wanted: Requirement, lane: Lane, facts: _Facts) -> Iterator[str]:
 
 def _view(agent: sessions.Connected) -> waiting.AgentView:
     return waiting.AgentView(
-        agent.agent_id, agent.labels, agent.slots, max(agent.slots - agent.used, 0), draining=agent.draining
+        agent.agent_id,
+        agent.labels,
+        agent.slots,
+        max(agent.slots - agent.used, 0),
+        draining=agent.draining,
+        not_taking=agent.not_taking,
     )

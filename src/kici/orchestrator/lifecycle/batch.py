@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import TERMINAL_JOB, TERMINAL_STEP, JobEvent, JobStatus, RunStatus, StepStatus
-from kici.orchestrator.lifecycle import accept, end, requeue, steps, told
+from kici.orchestrator.lifecycle import accept, end, loss, requeue, steps, told
 from kici.orchestrator.lifecycle.deadlines import ends_as
 from kici.orchestrator.lifecycle.ending import JobFacts
 from kici.orchestrator.lifecycle.frames import Busy, Item, Kind, Outcome, Refused, Superseded, Taken
@@ -205,6 +206,7 @@ class Batch:
 
     async def _end(self, db: Db) -> None:
         ends: dict[str, tuple[Item, end.End]] = {}
+        without_room: dict[str, str] = {}
         for item, frame in self._of(JobStatusChanged):
             refusal = self._against(item, frame.attempt)
             job = self.locked.jobs[item.job_id]
@@ -217,10 +219,15 @@ class Batch:
                     self._told_before(item)
                 else:
                     self.outcomes[item.number] = Refused(f"the job has already ended as {job.status}", Kind.ENDED)
-            elif item.job_id in ends:
+            elif item.job_id in ends or item.job_id in without_room:
                 self.outcomes[item.number] = Busy()
+            elif _found_no_room(job, frame):
+                without_room[item.job_id] = f"agent {item.session.agent_id}: {_error(frame)}"
+                self.outcomes[item.number] = Taken()
             else:
                 ends[item.job_id] = item, _end_of(job, frame)
+        if without_room:
+            await loss.settle(db, self.locked, without_room, reason=Reason.DISK_FULL)
         if not ends:
             return
         refused = await end.end(db, self.locked, [one for _, one in ends.values()])
@@ -258,6 +265,17 @@ def _touches_queue(item: Item) -> bool:
         case JobStatusChanged(status=status):
             return status in TERMINAL_JOB
     return False
+
+
+def _found_no_room(job: Job, frame: JobStatusChanged) -> bool:
+    """The machine's fault, and none of the job's code has run: the attempt is lost, another machine may have room."""
+    return (
+        frame.status == JobStatus.FAILED
+        and frame.failed_before_user_code
+        and frame.reason == Reason.DISK_FULL
+        and not job.user_code_began
+        and not job.timed_out
+    )
 
 
 def _end_of(job: Job, frame: JobStatusChanged) -> end.End:

@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
+from kici.engine.failure import Reason
 from kici.engine.lifecycle import JobEvent, JobStatus, Rejected
 from kici.orchestrator.lifecycle import steps
 from kici.orchestrator.lifecycle.end import End, end
-from kici.orchestrator.lifecycle.ending import of_stopped
+from kici.orchestrator.lifecycle.ending import JobFacts, of_stopped
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.lifecycle.requeue import requeue
 from kici.orchestrator.lifecycle.retry import next_attempt_in, starts_by_itself
@@ -53,8 +54,11 @@ async def resume(db: Db, locked: Locked, job_ids: Collection[str], session_id: s
         await jobs.resume(db, back, session_id)
 
 
-async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
-    """It is known that these attempts (job → why) do not run any more: the next attempt, or the end."""
+async def settle(db: Db, locked: Locked, lost: Mapping[str, str], *, reason: Reason | None = None) -> None:
+    """It is known that these attempts (job → why) do not run any more: the next attempt, or the end.
+
+    `reason` is the kind of that end, where it is not that the machine was lost.
+    """
     again: dict[str, float] = {}
     ends: list[End] = []
     for job_id, why in lost.items():
@@ -67,7 +71,8 @@ async def settle(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
         elif delay is not None:
             again[job_id] = delay
         else:
-            ends.append(_given_up(job, why, attempts=_used(locked, job_id)))
+            given_up = _given_up(job, why, attempts=_used(locked, job_id))
+            ends.append(replace(given_up, facts=JobFacts(reason)) if reason else given_up)
     begun = {job_id: lost[job_id] for job_id in again if locked.jobs[job_id].status is not JobStatus.QUEUED}
     if begun:
         await steps.abandon(db, locked, begun)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kici.engine.lifecycle import TERMINAL_RUN
+from kici.orchestrator.lifecycle import completions
 from kici.orchestrator.lifecycle.concurrency import join_runs
 from kici.orchestrator.lifecycle.end import cascade
 from kici.orchestrator.lifecycle.limits import Limits
@@ -25,6 +27,8 @@ async def settle_new_runs(db: Db, run_ids: Sequence[str], limits: Limits = DEFAU
     locked = await lock_runs(db, limits, run_ids, ended_jobs=True)
     locked.wakes.runs |= set(run_ids)
     ended = {job_id for job_id, job in locked.jobs.items() if job.ended}
+    born = [run_id for run_id in run_ids if (run := locked.runs.get(run_id)) and run.status in TERMINAL_RUN]
+    await completions.tell(db, locked, runs=born, jobs=ended)
     ready = [job_id for run_id in run_ids for job_id in locked.startable(run_id)]
     await cascade(db, locked, ended, ready=ready, ends=await join_runs(db, locked, run_ids))
     return locked.wakes

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from kici.engine.lifecycle import Rejected, RunEvent, RunStatus, failure_reason
 from kici.engine.lifecycle import roll_up as roll_up_of
+from kici.orchestrator.lifecycle import completions
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.store import run_states
 from kici.orchestrator.store.database import Db
@@ -29,6 +30,6 @@ async def roll_up(db: Db, locked: Locked, run_ids: Collection[str]) -> set[str]:
         status = locked.move_run(run_id, _EVENTS[ending])
         if not isinstance(status, Rejected):
             endings.append(run_states.Ending(run_id, status, failure_reason(jobs)))
-    if endings:
-        await run_states.end(db, endings)
+    if endings and (heard := await run_states.end(db, endings)):
+        await completions.tell(db, locked, runs=heard)
     return {ending.run_id for ending in endings}

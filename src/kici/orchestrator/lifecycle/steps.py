@@ -15,6 +15,7 @@ from kici.engine.lifecycle import (
     StepStatus,
     step_transition,
 )
+from kici.orchestrator.lifecycle import completions
 from kici.orchestrator.lifecycle.locked import Locked
 from kici.orchestrator.store import attempts, jobs, outbox, steps
 from kici.orchestrator.store.database import Db
@@ -88,7 +89,9 @@ async def end_with(db: Db, locked: Locked, endings: Sequence[Ending]) -> None:
         )
         for one in endings
     ]
-    await _compact_cut(db, locked, await attempts.end(db, endings, settlements))
+    ended = await attempts.end(db, endings, settlements)
+    await _compact_cut(db, locked, ended.settled)
+    await completions.tell(db, locked, jobs=ended.heard)
 
 
 async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
@@ -97,7 +100,7 @@ async def abandon(db: Db, locked: Locked, lost: Mapping[str, str]) -> None:
         Settlement(job_id, locked.jobs[job_id].attempt, StepStatus.FAILED, StepStatus.SKIPPED, why, Reason.INFRA_LOST)
         for job_id, why in lost.items()
     ]
-    await _compact_cut(db, locked, await attempts.end(db, [], settlements))
+    await _compact_cut(db, locked, (await attempts.end(db, [], settlements)).settled)
 
 
 def _key(change: StepWrite) -> StepKey:

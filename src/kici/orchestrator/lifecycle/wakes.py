@@ -27,6 +27,8 @@ class Wakes:
         """Runs in which something changed."""
         self.sessions: set[str] = set()
         """Sessions of agents that have something to cancel, or are over."""
+        self.events = False
+        """There is a new event in the log."""
         self.outbox: set[str] = set()
         """Kinds of outbox rows."""
 
@@ -46,5 +48,7 @@ class Wakes:
             notifier.send(notify.RUNS, run_id)
         for session_id in sorted(self.sessions):
             notifier.send(notify.CANCEL, session_id)
+        if self.events:
+            notifier.send(notify.EVENTS)
         for kind in sorted(self.outbox):
             notifier.send(notify.OUTBOX, kind)

@@ -14,6 +14,9 @@ PROVIDER = "kici_event"
 """Of the event's row. No source has this provider, so no webhook can pass for a workflow."""
 MAX_CHAIN_DEPTH = 10
 """Of an event that led to an event that led to …: a circle of workflows ends here."""
+MAX_PER_MINUTE = 100
+"""Events of one workflow that start runs, in one minute of the clock. The end of a workflow counts only if an event of
+a workflow had started it: nobody's events start so many that many workflows may not end at once."""
 
 
 class Emitted(Struct, frozen=True, rename="camel"):

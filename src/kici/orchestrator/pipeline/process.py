@@ -11,6 +11,7 @@ from kici.orchestrator.pipeline import emitted, manual, registered, repository_e
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.results import Result
 from kici.orchestrator.pipeline.subjects import Subject, clone_url, source_of
+from kici.orchestrator.store import completions
 from kici.orchestrator.store.event_claims import Claim
 
 _LARGE_BYTES = 262_144
@@ -27,6 +28,8 @@ async def process(parts: Parts, claim: Claim) -> Result:
         return await rerun.handle(parts, claim)
     if claim.provider == emitted.PROVIDER:
         return await registered.emitted(parts, claim)
+    if claim.provider == completions.PROVIDER:
+        return await registered.completed(parts, claim)
     source = await source_of(parts.sources, claim.routing_key)
     if source is None:
         return results.ends("failed", f"the source {claim.routing_key} was removed before its delivery was processed")

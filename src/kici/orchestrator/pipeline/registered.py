@@ -1,5 +1,5 @@
-"""Events that are about no commit: deliveries of generic sources, what workflows emit, and whatever `webhook(…)` asks
-for. They start what default branches have registered.
+"""Events that are about no commit: deliveries of generic sources, what workflows emit, the ends of workflows and jobs,
+and whatever `webhook(…)` asks for. They start what default branches have registered.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from kici.engine.events import Event, EventType
-from kici.engine.lock_triggers import GenericWebhookTrigger, KiciEventTrigger, Trigger, WebhookTrigger
+from kici.engine.lock_triggers import (
+    GenericWebhookTrigger,
+    JobCompleteTrigger,
+    KiciEventTrigger,
+    LifecycleTrigger,
+    Trigger,
+    WebhookTrigger,
+    WorkflowCompleteTrigger,
+)
+from kici.engine.trigger_checks import COMPLETIONS
 from kici.orchestrator.pipeline import results
 from kici.orchestrator.pipeline.emitted import MAX_CHAIN_DEPTH, Emitted
 from kici.orchestrator.pipeline.new_runs import LockPlace
@@ -19,6 +28,8 @@ from kici.orchestrator.pipeline.repository_events import plan_matching
 from kici.orchestrator.pipeline.results import Planned, Result
 from kici.orchestrator.pipeline.subjects import Subject, source_of
 from kici.orchestrator.store import registrations
+from kici.orchestrator.store.caused import Cause
+from kici.orchestrator.store.completions import Completion
 from kici.orchestrator.store.event_claims import Claim, Ended
 from kici.orchestrator.store.registrations import Registration
 
@@ -50,7 +61,7 @@ async def emitted(parts: Parts, claim: Claim) -> Result:
     """What a step sent with `ctx.emit`."""
     sent = msgspec.json.decode(claim.body or b"", type=Emitted)
     if sent.chain_depth > MAX_CHAIN_DEPTH:
-        return results.ends("failed", f"{MAX_CHAIN_DEPTH} events led to this one: is it a circle?", repo=sent.repo)
+        return _circle(sent.repo)
     event = Event(
         type=EventType.KICI_EVENT,
         event_name=sent.name,
@@ -60,7 +71,33 @@ async def emitted(parts: Parts, claim: Claim) -> Result:
         chain_depth=sent.chain_depth,
         payload=sent.payload,
     )
-    return await _started_by(parts, claim, event)
+    cause = Cause(claim.routing_key, sent.repo, sent.workflow)
+    return replace(await _started_by(parts, claim, event), cause=cause)
+
+
+async def completed(parts: Parts, claim: Claim) -> Result:
+    """A run or a job that ended."""
+    ended = msgspec.json.decode(claim.body or b"", type=Completion)
+    if ended.chain_depth > MAX_CHAIN_DEPTH:
+        return _circle(ended.repo)
+    event = Event(
+        type=EventType(claim.event_name),
+        source_repo=ended.repo,
+        workflow=ended.workflow,
+        job=ended.job,
+        state=ended.status,
+        commit=ended.sha,
+        chain_depth=ended.chain_depth,
+        payload=ended.payload,
+    )
+    found = await _started_by(parts, claim, event)
+    if ended.chain_depth == 1:
+        return found
+    return replace(found, cause=Cause(claim.routing_key, ended.repo, ended.workflow))
+
+
+def _circle(repo: str) -> Result:
+    return results.ends("failed", f"{MAX_CHAIN_DEPTH} events led to this one: is it a circle?", repo=repo)
 
 
 def together(one: Result, other: Result) -> Result:
@@ -76,7 +113,8 @@ def together(one: Result, other: Result) -> Result:
 async def _started_by(parts: Parts, claim: Claim, event: Event) -> Result:
     """A repository that two sources tell of starts each workflow once; one whose source was removed starts none."""
     async with parts.pool.acquire() as db:
-        registered = await registrations.with_trigger(db, str(event.type))
+        kinds = (event.type, "lifecycle") if event.type in COMPLETIONS else (event.type,)
+        registered = await registrations.with_trigger(db, *map(str, kinds))
     runs: list[Planned] = []
     remarks: list[str] = []
     refused: list[str] = []
@@ -110,11 +148,18 @@ def _names(trigger: Trigger, event: Event) -> bool:
             return event.type is EventType.KICI_EVENT and trigger.name == event.event_name
         case WebhookTrigger():
             return event.type is EventType.WEBHOOK and event.forge_event in trigger.events
+        case WorkflowCompleteTrigger():
+            return event.type is EventType.WORKFLOW_COMPLETE and event.workflow in (trigger.name or (event.workflow,))
+        case JobCompleteTrigger():
+            return event.type is EventType.JOB_COMPLETE and event.workflow in (trigger.workflow or (event.workflow,))
+        case LifecycleTrigger():
+            return event.type in COMPLETIONS
     return False
 
 
 def _wanted(event: Event) -> str:
     name = {EventType.GENERIC_WEBHOOK: event.source, EventType.KICI_EVENT: event.event_name}
+    name |= dict.fromkeys(COMPLETIONS, event.workflow)
     return f"{event.type}({name.get(event.type, event.forge_event)!r})"
 
 

@@ -1,7 +1,8 @@
 """A run that is run again: written by the API as an event, processed like every other.
 
 The event of the first run is taken as it was, with its trust; the workflow is planned anew from its lock file. Jobs
-that are not run again are born ended, as they ended in the earlier run.
+that are not run again are born ended, as they ended in the earlier run. What functions of the workflow made is taken as
+they made it, unless those are asked again: by name, with all, or because something that they need is run again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine import rerun as rules
+from kici.engine.evaluation import init_name
 from kici.engine.events import OF_DEFAULT_BRANCH, Event, Trust
 from kici.engine.lifecycle import TERMINAL_RUN
 from kici.engine.lockfile import PATH, LockFile, LockWorkflow
@@ -20,7 +22,7 @@ from kici.engine.rerun import JobOfRun, Mode
 from kici.forges.git.errors import BadRemote
 from kici.forges.git.remote import Remote
 from kici.orchestrator.errors import Conflict
-from kici.orchestrator.pipeline import new_runs, results
+from kici.orchestrator.pipeline import new_runs, recorded, results
 from kici.orchestrator.pipeline.lock_files import Corrupt, Found, Missing
 from kici.orchestrator.pipeline.new_runs import LockPlace
 from kici.orchestrator.pipeline.parts import Parts
@@ -95,7 +97,7 @@ async def _planned(
             )
             place = LockPlace(lock_sha, sha256, original.lock_from_base)
             run, new = new_runs.build(claim, subject, workflow, None, place)
-            planned = Planned(_again(run, request, original), _taking_over(new, request, jobs))
+            planned = Planned(_again(run, request, original), _taking_over(new, request, jobs, event))
             return results.with_runs(_ends(original, "processed"), [planned])
 
 
@@ -134,38 +136,59 @@ def _again(run: NewRun, request: RerunRequest, original: Original) -> NewRun:
     )
 
 
-def _taking_over(new: Sequence[NewJob], request: RerunRequest, jobs: Sequence[OriginalJob]) -> list[NewJob]:
+def _taking_over(
+    new: Sequence[NewJob], request: RerunRequest, earlier: Sequence[OriginalJob], event: Event
+) -> list[NewJob]:
     """The jobs that are not run again become those of the earlier run. Only what is defined as it was can be."""
-    if request.mode == "job" and not any(request.job in (job.name, job.base_name) for job in new):
-        for job in jobs:
-            if request.job in (job.name, job.base) and job.made_by:
-                raise Refused(
-                    f"job {request.job!r} was made while the run went, and is made anew in a rerun: rerun"
-                    f" {job.made_by!r}, which it came of"
-                )
-        there_are = ", ".join(sorted({job.base_name for job in new}))
-        raise Refused(f"the workflow has no job {request.job!r}; it has: {there_are}")
-    known = _known(new, jobs)
-    again = rules.to_run(
-        [JobOfRun(job.name, job.base_name, {need.upstream_name for need in job.needs}) for job in new],
-        {name: job.status for name, job in known.items()},
-        request.mode,
-        request.job,
-    )
+    if request.mode == "all":
+        return list(new)
+    named = {job.name for job in new if job.name == request.job and job.seed is not None and job.seed.job is None}
+    stand_ins = recorded.without(new, earlier, recorded.restorable(new, earlier), named)
+    while True:
+        jobs = recorded.restored(new, earlier, stand_ins, event)
+        known = _known(jobs, earlier)
+        again = _to_run(jobs, known, request)
+        asked = {name for name in stand_ins if init_name(name) in again}
+        if not asked:
+            break
+        stand_ins = recorded.without(new, earlier, stand_ins, asked)
     return [
         job
         if job.name in again
         else replace(
             job, problem="", problem_category="", skip="", reused=Reused(known[job.name].job_id, known[job.name].status)
         )
-        for job in new
+        for job in jobs
     ]
 
 
-def _known(new: Sequence[NewJob], jobs: Sequence[OriginalJob]) -> Mapping[str, OriginalJob]:
-    """By name. What only running code can tell is asked anew, and all that comes of it runs again."""
-    definitions = {job.name: job.definition for job in new if not job.carried and job.seed is None}
-    return {job.name: job for job in jobs if job.name in definitions and job.definition == definitions[job.name]}
+def _to_run(jobs: Sequence[NewJob], known: Mapping[str, OriginalJob], request: RerunRequest) -> frozenset[str]:
+    if request.mode == "job" and not any(request.job in (job.name, job.base_name) for job in jobs):
+        there_are = ", ".join(sorted({job.base_name for job in jobs}))
+        raise Refused(f"the workflow has no job {request.job!r}; it has: {there_are}")
+    # Who wants anew what a stand-in stands for wants its functions asked.
+    asking = {init_name(job.name): {job.name} for job in jobs if job.seed is not None}
+    return rules.to_run(
+        [
+            JobOfRun(job.name, job.base_name, {need.upstream_name for need in job.needs} | asking.get(job.name, set()))
+            for job in jobs
+        ],
+        {name: job.status for name, job in known.items()},
+        request.mode,
+        request.job,
+    )
+
+
+def _known(new: Sequence[NewJob], earlier: Sequence[OriginalJob]) -> Mapping[str, OriginalJob]:
+    """By name: those that are defined as they were."""
+    wanted = {job.name: job for job in new}
+    return {
+        job.name: job
+        for job in earlier
+        if (now := wanted.get(job.name))
+        and job.definition == now.definition
+        and bool(job.made_by) is (now.carried and now.seed is None)
+    }
 
 
 def _ends(original: Original, status: str, message: str = "") -> Result:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.engine.lockfile import LockWorkflow
+from kici.orchestrator.store.caused import Cause
 from kici.orchestrator.store.event_claims import Ended
 from kici.orchestrator.store.registrations import Repository
 from kici.orchestrator.store.runs import NewJob, NewRun
@@ -34,6 +35,8 @@ class Result(Struct, frozen=True):
     ended: Ended
     runs: Sequence[Planned] = ()
     registering: Registering | None = None
+    cause: Cause | None = None
+    """The workflow whose event it is, if only so many of those may start runs."""
 
 
 def ends(status: str, message: str = "", *, repo: str = "", ref: str = "") -> Result:

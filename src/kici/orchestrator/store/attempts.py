@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from kici.orchestrator.store import jobs, run_states
+from kici.orchestrator.store.completions import JOB_HEARD
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.jobs import Acceptance, Ending, Job
 from kici.orchestrator.store.queue import QueueRow
@@ -24,6 +25,13 @@ class Free(Struct, frozen=True):
     runs: list[Run]
     jobs: list[Job]
     rows: list[QueueRow]
+
+
+class Ended(Struct, frozen=True):
+    settled: list[Settled]
+    """Steps that had begun: their logs are to be compacted."""
+    heard: list[str]
+    """Jobs of whose end a workflow may want to be told."""
 
 
 _free = msgspec.json.Decoder(Free)
@@ -97,14 +105,14 @@ async def accept(
     )
 
 
-async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> list[Settled]:
+async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> Ended:
     """Write endings, take the jobs out of the queue, and end what has not ended of their steps.
 
-    An ending that the agent did not report takes the job from its session. Returns the steps that had begun: their
-    logs are to be compacted.
+    An ending that the agent did not report takes the job from its session. While no workflow waits for ends of jobs,
+    nothing is asked of any of them.
     """
     rows = await db.fetch(
-        """
+        f"""
         with ended as (
           update execution_jobs j
              set status = e.status, completed_at = now(),
@@ -123,25 +131,33 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
                    as e (job_id, status, error, outputs, init_failure, reported, user_code_began, reason, exit_code,
                          signal, peak_memory_bytes)
            where j.job_id = e.job_id
+          returning j.job_id, j.run_id
         ), gone as (
           delete from dispatch_queue where id = any($1::uuid[])
+        ), settled as (
+          update execution_steps s
+             set status = case when was.status = 'running' then e.running else e.pending end,
+                 completed_at = now(),
+                 duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
+                 error_message = case when was.status = 'running' then nullif(e.error, '') end,
+                 reason = case when was.status = 'running' then nullif(e.reason, '') end
+            from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[])
+                   as e (job_id, attempt, running, pending, error, reason)
+           cross join lateral (
+             select id, status from execution_steps
+              where job_id = e.job_id and attempt <= greatest(e.attempt, 1) and status in ('pending', 'running')
+             offset 0 -- by the job's index, however few open steps the statistics promise
+           ) was
+           where s.id = was.id
+          returning s.id, s.run_id, s.job_id, s.attempt, s.step_index, was.status as was
         )
-        update execution_steps s
-           set status = case when was.status = 'running' then e.running else e.pending end,
-               completed_at = now(),
-               duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
-               error_message = case when was.status = 'running' then nullif(e.error, '') end,
-               reason = case when was.status = 'running' then nullif(e.reason, '') end
-          from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[])
-                 as e (job_id, attempt, running, pending, error, reason)
-         cross join lateral (
-           select id, status from execution_steps
-            where job_id = e.job_id and attempt <= greatest(e.attempt, 1) and status in ('pending', 'running')
-           offset 0 -- by the job's index, however few open steps the statistics promise
-         ) was
-         where s.id = was.id
-        returning s.id, s.run_id, s.job_id, s.attempt, s.step_index, was.status as was
-        """,
+        select id, run_id, job_id, attempt, step_index from settled where was = 'running'
+        union all
+        select null, e.run_id, e.job_id, null, null from ended e join execution_runs r on r.run_id = e.run_id
+         where 0 < (select count(*) from workflow_registrations
+                     where trigger_types && array['job_complete', 'lifecycle'])
+           and {JOB_HEARD}
+        """,  # noqa: S608 - constants
         [one.job_id for one in endings],
         [str(one.status) for one in endings],
         [one.error for one in endings],
@@ -160,8 +176,11 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
         [one.signal for one in endings],
         [one.peak_memory_bytes for one in endings],
     )
-    return [
-        Settled(row["id"], row["run_id"], row["job_id"], row["attempt"], row["step_index"])
-        for row in rows
-        if row["was"] == "running"
-    ]
+    return Ended(
+        [
+            Settled(row["id"], row["run_id"], row["job_id"], row["attempt"], row["step_index"])
+            for row in rows
+            if row["id"] is not None
+        ],
+        [row["job_id"] for row in rows if row["id"] is None],
+    )

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
+from kici.engine.completions import listens_to
 from kici.engine.lockfile import LockWorkflow
 from kici.orchestrator.store.database import Db
 from kici.orchestrator.store.events import ORG
@@ -51,7 +52,7 @@ async def replace(
         select exists (
           select from event_log
            where org_id = $1 and received_at > $2 and processed_at is not null
-             and routing_key = $3 and repo_identifier = $4 and ref = $5 and provider <> 'manual')
+             and routing_key = $3 and repo_identifier = $4 and ref = $5 and event = 'push')
         """,
         ORG,
         pushed_at,
@@ -74,12 +75,12 @@ async def replace(
         """
         insert into workflow_registrations as r
           (routing_key, repo_identifier, workflow_name, lock_entry, trigger_types, provider_context, commit_sha,
-           source_file, customer_id)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+           source_file, customer_id, listens_to)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif($10::text[], '{}'))
         on conflict (routing_key, repo_identifier, workflow_name) do update
            set lock_entry = excluded.lock_entry, trigger_types = excluded.trigger_types,
                provider_context = excluded.provider_context, commit_sha = excluded.commit_sha,
-               source_file = excluded.source_file, updated_at = now()
+               source_file = excluded.source_file, listens_to = excluded.listens_to, updated_at = now()
         """,
         [
             (
@@ -92,6 +93,7 @@ async def replace(
                 commit_sha,
                 workflow.source.file,
                 ORG,
+                listens_to(workflow),
             )
             for workflow in workflows
         ],
@@ -99,16 +101,16 @@ async def replace(
     return True
 
 
-async def with_trigger(db: Db, trigger_type: str) -> list[Registration]:
-    """All that have a trigger of this type and are not disabled, by repository and name."""
+async def with_trigger(db: Db, *trigger_types: str) -> list[Registration]:
+    """All that have a trigger of one of these types and are not disabled, by repository and name."""
     rows = await db.fetch(
         """
         select routing_key, repo_identifier, provider_context, lock_entry, commit_sha
           from workflow_registrations
-         where trigger_types @> array[$1] and not disabled and customer_id = $2
+         where trigger_types && $1::text[] and not disabled and customer_id = $2
          order by repo_identifier, routing_key, workflow_name
         """,
-        trigger_type,
+        list(trigger_types),
         ORG,
     )
     return [

@@ -37,6 +37,15 @@ class OriginalJob(Struct, frozen=True):
     """None: another version has written it, and it cannot be compared."""
     made_by: str = ""
     """Name of the generator, or of the dynamic job, that it came of while the run went."""
+    generated_by: str = ""
+    """The same, of a generator only."""
+    position: int = 0
+    matrix: dict[str, str] = {}
+    concurrency_group: str = ""
+    problem: str = ""
+    """Why it could not be made when it came."""
+    needs: dict[str, tuple[str, ...]] = {}
+    """Name of a job that it needed → the endings of that which it wanted."""
 
 
 async def original(db: Db, run_id: str) -> Original | None:
@@ -60,9 +69,16 @@ async def jobs(db: Db, run_id: str) -> list[OriginalJob]:
     """All jobs of an ended run, in the order of the workflow."""
     rows = await db.fetch(
         """
-        select job_id, job_name as name, base_job_name as base, status, definition,
-               case when carried then coalesce(generated_by, base_job_name) else '' end as made_by
-          from execution_jobs where run_id = $1 order by position
+        select j.job_id, j.job_name as name, j.base_job_name as base, j.status, j.definition,
+               case when carried then coalesce(generated_by, base_job_name) else '' end as made_by,
+               coalesce(generated_by, '') as generated_by, position, coalesce(matrix_values, '{}') as matrix,
+               coalesce(concurrency_group, '') as concurrency_group,
+               case when init_failure ->> 'category' = 'matrix_expansion' then coalesce(error_message, '') else '' end
+                 as problem,
+               case when carried then coalesce((
+                 select jsonb_object_agg(n.upstream_name, to_jsonb(n.run_on))
+                   from execution_job_needs n where n.job_id = j.job_id), '{}') else '{}' end as needs
+          from execution_jobs j where j.run_id = $1 order by j.position, j.job_id
         """,
         run_id,
     )
@@ -74,21 +90,37 @@ async def jobs(db: Db, run_id: str) -> list[OriginalJob]:
             JobStatus(row["status"]),
             _definition(row["definition"]),
             row["made_by"],
+            row["generated_by"],
+            row["position"],
+            row["matrix"],
+            row["concurrency_group"],
+            row["problem"],
+            {name: tuple(run_on) for name, run_on in row["needs"].items()},
         )
         for row in rows
     ]
 
 
-async def names(db: Db, run_id: str) -> dict[str, tuple[str, JobStatus]]:
-    """Job → its name without the matrix suffix, or that of the generator that made it, and its status."""
+class Named(Struct, frozen=True):
+    """A job, and what else one may call it by."""
+
+    name: str
+    base: str
+    """Without the matrix suffix."""
+    generator: str
+    """That made it; else the same as `base`."""
+    status: JobStatus
+
+
+async def names(db: Db, run_id: str) -> list[Named]:
     rows = await db.fetch(
         """
-        select job_name, coalesce(generated_by, base_job_name) as base, status from execution_jobs where run_id = $1
-         order by position, job_id
+        select job_name, base_job_name as base, coalesce(generated_by, base_job_name) as generator, status
+          from execution_jobs where run_id = $1 order by position, job_id
         """,
         run_id,
     )
-    return {row["job_name"]: (row["base"], JobStatus(row["status"])) for row in rows}
+    return [Named(row["job_name"], row["base"], row["generator"], JobStatus(row["status"])) for row in rows]
 
 
 def _definition(stored: object) -> LockJob | None:

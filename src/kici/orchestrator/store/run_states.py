@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus, RunStatus
+from kici.orchestrator.store.completions import RUN_HEARD
 from kici.orchestrator.store.database import Db
 
 
@@ -73,9 +74,10 @@ async def set_status(db: Db, run_id: str, status: RunStatus) -> None:
     await db.execute("update execution_runs set status = $2 where run_id = $1", run_id, str(status))
 
 
-async def end(db: Db, endings: Sequence[Ending]) -> None:
-    await db.execute(
-        """
+async def end(db: Db, endings: Sequence[Ending]) -> set[str]:
+    """Returns those of whose end a workflow may want to be told."""
+    rows = await db.fetch(
+        f"""
         update execution_runs r
            set status = e.status, completed_at = now(), started_at = coalesce(r.started_at, now()),
                duration_ms = least(extract(epoch from now() - coalesce(r.started_at, now())) * 1000, 2147483647)::int,
@@ -84,11 +86,13 @@ async def end(db: Db, endings: Sequence[Ending]) -> None:
                   where e.status = 'cancelled' and j.run_id = r.run_id and j.status = 'cancelled')) end
           from unnest($1::uuid[], $2::text[], $3::text[]) as e (run_id, status, reason)
          where r.run_id = e.run_id
-        """,
+        returning r.run_id, {RUN_HEARD} as heard
+        """,  # noqa: S608 - constants
         [one.run_id for one in endings],
         [str(one.status) for one in endings],
         [one.failure_reason for one in endings],
     )
+    return {row["run_id"] for row in rows if row["heard"]}
 
 
 async def endings_of_jobs(db: Db, run_ids: Collection[str]) -> dict[str, dict[str, JobStatus]]:

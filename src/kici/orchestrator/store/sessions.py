@@ -71,6 +71,8 @@ class Connected(Struct, frozen=True):
     slots: int
     used: int
     draining: bool
+    not_taking: str
+    """Why it takes no job for now; empty = it does."""
 
 
 async def hold_lease(db: Db, coordinator: str) -> datetime:
@@ -172,6 +174,20 @@ async def set_draining(db: Db, session_id: str, draining: bool) -> None:
     await db.execute("update agent_sessions set draining = $2 where id = $1", session_id, draining)
 
 
+async def set_not_taking(db: Db, session_id: str, why: str) -> None:
+    """Empty = it takes jobs again. Kept with what the agent says of its machine."""
+    await db.execute(
+        """
+        update agent_sessions
+           set facts = case when $2 = '' then facts - 'not_taking'
+                            else facts || jsonb_build_object('not_taking', $2::text) end
+         where id = $1
+        """,
+        session_id,
+        why,
+    )
+
+
 async def find_silent(db: Db, batch: int) -> list[Silent]:
     """Sessions that are not lost yet and whose coordinator has no lease any more. Nothing is locked."""
     rows = await db.fetch(
@@ -246,6 +262,7 @@ async def connected(db: Db) -> list[Connected]:
     rows = await db.fetch(
         """
         select s.id as session_id, s.agent_id, s.labels, s.slots, s.draining,
+               coalesce(s.facts ->> 'not_taking', '') as not_taking,
                (select count(*) from dispatch_queue q where q.session_id = s.id) as used
           from agent_sessions s where s.closed_at is null and s.lost_at is null
         """

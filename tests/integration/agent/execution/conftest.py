@@ -14,7 +14,7 @@ import pytest
 
 from kici.agent.execution import Execution
 from kici.agent.sandbox.bubblewrap import Bubblewrap
-from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.sandbox.contract import BoxSpec, Limits, Sandbox
 from kici.agent.sandbox.none import NoSandbox
 from kici.engine.events import Event, EventType
 from kici.engine.lockfile import LockJob, LockStep
@@ -23,6 +23,7 @@ from kici.wire.context import JobContext
 from kici.wire.runner import JobEnded, Start, StepEnded
 
 SECONDS = 30
+SANDBOXES: dict[str, Callable[[], Sandbox]] = {"none": NoSandbox, "bubblewrap": Bubblewrap}
 PUSH = Event(EventType.PUSH, branch="main", sha="a" * 40, repo="acme/app")
 
 
@@ -125,6 +126,7 @@ class Jobs:
         self.root = base
         self.sandbox = sandbox
         self.sink = Heard()
+        self.limits = Limits()
         for name in ("src", "kici", "tmp", "home"):
             (base / name).mkdir()
 
@@ -135,7 +137,7 @@ class Jobs:
 
     @contextlib.asynccontextmanager
     async def prepared(self) -> AsyncIterator[Execution]:
-        execution = Execution(self.sandbox, BoxSpec(0, self.root), sink=self.sink)
+        execution = Execution(self.sandbox, BoxSpec(0, self.root, limits=self.limits))
         try:
             async with asyncio.timeout(SECONDS):
                 await execution.prepare()
@@ -165,12 +167,22 @@ class Jobs:
         facts = options.pop("facts", {})
         self.write(source)
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            return await execution.run(self.start(execution, lock_job(job, steps, **options), **facts))
+            start = self.start(execution, lock_job(job, steps, **options), **facts)
+            return await execution.run(start, sink=self.sink)
 
-    async def run_whole(self, source: str, *, cancel_at: str = "", **facts: Any) -> JobEnded:
+    async def run_whole(
+        self,
+        source: str,
+        *,
+        cancel_at: str = "",
+        cancel_when: asyncio.Event | None = None,
+        force_at: str = "",
+        **facts: Any,
+    ) -> JobEnded:
         """The first job of the workflow `ci`, lowered as `kici compile` does it.
 
-        With `cancel_at` it is cancelled as soon as that is logged.
+        With `cancel_at` it is cancelled as soon as that is logged, with `cancel_when` then; with `force_at` it is
+        cancelled twice, and once more, by force, when that is logged.
         """
         self.write("from kici import cache, changed, hook, parallel, rule, setup, skip_if\n" + dedent(source))
         names: dict[str, Any] = {}
@@ -179,10 +191,17 @@ class Jobs:
         locked = lowered_job(workflow.jobs[0], workflow, lambda location: None)
         self.names = [step.name for step in locked.steps]
         async with self.prepared() as execution, asyncio.timeout(SECONDS):
-            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts)))
+            running = asyncio.create_task(execution.run(self.start(execution, locked, **facts), sink=self.sink))
             if cancel_at:
                 await self.sink.until_logged(cancel_at)
+            if cancel_when:
+                await cancel_when.wait()
+            if cancel_at or cancel_when:
                 execution.cancel("nobody wants it")
+            if force_at:
+                execution.cancel("again")
+                await self.sink.until_logged(force_at)
+                execution.cancel("now", force=True)
             return await running
 
     @property
@@ -208,5 +227,4 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def jobs(request: pytest.FixtureRequest, directory: Path) -> Jobs:
     """Without a sandbox, unless a test says otherwise."""
-    boxed = getattr(request, "param", "none") == "bubblewrap"
-    return Jobs(directory, Bubblewrap() if boxed else NoSandbox())
+    return Jobs(directory, SANDBOXES[getattr(request, "param", "none")]())

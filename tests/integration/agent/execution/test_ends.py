@@ -36,7 +36,9 @@ async def run_until(jobs: Jobs, source: str, step: LockStep | str, text: str, th
     """Run a job of one step; when `text` is in its log do `then`."""
     jobs.write(source)
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", [step], **options))))
+        running = asyncio.create_task(
+            execution.run(jobs.start(execution, lock_job("build", [step], **options)), sink=jobs.sink)
+        )
         await jobs.sink.until_logged(text)
         then(execution)
         return await running
@@ -172,7 +174,9 @@ async def test_a_cancel_before_the_job_began_ends_it(jobs: Any) -> None:
     jobs.write(source)
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         execution.cancel("too late")
-        ended = await execution.run(jobs.start(execution, lock_job("build", [step], grace_period_ms=100)))
+        ended = await execution.run(
+            jobs.start(execution, lock_job("build", [step], grace_period_ms=100)), sink=jobs.sink
+        )
     assert ended.status == "cancelled"
 
 
@@ -181,7 +185,7 @@ async def test_a_cancel_ends_the_pause_before_another_attempt(jobs: Any) -> None
     jobs.write(command("exit 1")[0])
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         job = lock_job("build", [LockStep("a", "exit 1", retry=retry)])
-        running = asyncio.create_task(execution.run(jobs.start(execution, job)))
+        running = asyncio.create_task(execution.run(jobs.start(execution, job), sink=jobs.sink))
         await jobs.sink.until(lambda: jobs.sink.ends == ["failed"])
         execution.cancel("enough")
         ended = await running
@@ -264,7 +268,7 @@ async def test_a_host_that_is_slow_slows_the_step_and_can_still_end_it(jobs: Any
     jobs.write(function(body))
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
         running = asyncio.create_task(
-            execution.run(jobs.start(execution, lock_job("build", ["build"], grace_period_ms=100)))
+            execution.run(jobs.start(execution, lock_job("build", ["build"], grace_period_ms=100)), sink=jobs.sink)
         )
         await blocked.wait()
         execution.cancel("enough")
@@ -317,7 +321,8 @@ async def build(ctx: Ctx) -> None:
 ci = workflow("ci", jobs=[build])
 ''')
     async with jobs.prepared() as execution:
-        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", [LockStep("build")]))))
+        start = jobs.start(execution, lock_job("build", ["build"]))
+        running = asyncio.create_task(execution.run(start, sink=jobs.sink))
         await jobs.sink.until_logged("pids")
         print(execution._box.pid, jobs.sink.text.split()[1], flush=True)
         await running
@@ -366,7 +371,7 @@ asyncio.run(main())
 async def test_a_runner_that_breaks_the_protocol_fails_its_job(directory: Path, says: str, complaint: str) -> None:
     jobs = Jobs(directory, Impostor(says))
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])))
+        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])), sink=jobs.sink)
     assert ended.status == "failed"
     assert "broke the protocol" in ended.error
     assert complaint in ended.error

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kici.wire.runner import JobEnded, StepEnded
-from tests.integration.agent.execution.conftest import Jobs
+from tests.integration.agent.execution.conftest import SANDBOXES, Jobs
 
-pytestmark = pytest.mark.parametrize("jobs", ["none", "bubblewrap"], indirect=True)
+pytestmark = pytest.mark.parametrize("jobs", list(SANDBOXES), indirect=True)
 
 
 async def run(jobs: Jobs, text: str, **facts: Any) -> tuple[JobEnded, StepEnded]:

@@ -25,7 +25,7 @@ async def heard(jobs: Jobs, *says: str) -> list[str]:
     """The host's answers to a runner that says this in its step; the job must end well."""
     jobs.sandbox = Impostor(BEGIN, *says, END)
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])))
+        ended = await execution.run(jobs.start(execution, lock_job("build", ["build"])), sink=jobs.sink)
     assert ended == JobEnded("success"), ended
     return jobs.sink.text.splitlines()
 
@@ -130,7 +130,9 @@ async def test_a_cancelled_job_is_cancelled_whatever_its_runner_says_but_for_its
         "say(Output(-1, b'ready'))", "assert heard().reason == 'enough'", f"say(StepEnded(0, 'skipped')); {says}"
     )
     async with jobs.prepared() as execution, asyncio.timeout(SECONDS):
-        running = asyncio.create_task(execution.run(jobs.start(execution, lock_job("build", ["build"]))))
+        running = asyncio.create_task(
+            execution.run(jobs.start(execution, lock_job("build", ["build"])), sink=jobs.sink)
+        )
         await jobs.sink.until_logged("ready")
         execution.cancel("enough")
         ended = await running

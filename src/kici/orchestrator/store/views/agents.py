@@ -15,6 +15,7 @@ async def listed(db: Db, limit: int = 1000) -> list[api.Agent]:
                case when s.lost_at is not null or c.lease_expires_at is null or c.lease_expires_at < now()
                     then 'recovering'
                     when s.draining then 'draining'
+                    when s.facts ? 'not_taking' then 'full'
                     when w.jobs is not null then 'busy'
                     else 'idle' end as status
           from agent_sessions s

@@ -1,0 +1,174 @@
+"""Environments of the packages that workflows import: made once, kept by what they depend on, apart by trust.
+
+`<work dir>/dependencies/<trust>/<key>/` is an environment (`kici.agent.packages`), `…/<trust>/cache-…/` uv's cache.
+Jobs get the files of an environment into their own directory and can write to neither.
+
+With credentials for an index, and where builds are allowed, environments and caches are those of one repository:
+others are to find neither what only it may have, nor what code that it names has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+
+import structlog
+
+from kici.agent import packages, trash, uv_sync
+from kici.agent.errors import DiskFull, PreparationFailed, is_disk_full
+from kici.agent.packages import Manifest
+from kici.agent.sandbox.bubblewrap import PACKAGES_UIDS
+from kici.agent.settings import Settings
+from kici.agent.uv_sync import Installation
+from kici.agent.workspace import Owner, Workspace
+from kici.dependencies.declared import Declared, declared, key
+from kici.dependencies.errors import DependenciesInvalid, UvMissing
+from kici.dependencies.uv import credentials
+from kici.wire.context import JobContext
+
+log = structlog.get_logger(__name__)
+
+NAME = "dependencies"
+
+
+class Dependencies:
+    """One per agent. `prepare` may be called for several jobs at once."""
+
+    def __init__(self, settings: Settings, *, sandboxed: bool) -> None:
+        self._settings = settings
+        self._sandboxed = sandboxed
+        self._busy: dict[Path, tuple[asyncio.Lock, int]] = {}
+        """Environments that are being made, checked or handed over, and caches that are in use; and by how many."""
+
+    async def prepare(
+        self, space: Workspace, files: Mapping[str, bytes], known: JobContext, say: Callable[[str], None]
+    ) -> bool:
+        """Fill the workspace's `packages/`. False: the workflow needs none. Raises `PreparationFailed`, `DiskFull`."""
+        try:
+            wanted = declared(files)
+            if wanted is not None:
+                await self._prepare(space, wanted, known, say)
+        except (DependenciesInvalid, UvMissing) as error:
+            raise PreparationFailed(str(error)) from error
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(self._settings.work_dir) from error
+            raise PreparationFailed(f"the workflow's packages could not be kept: {error}") from error
+        return wanted is not None
+
+    def evict(self, wanted_bytes: int) -> int:
+        """Throw away what was used least recently until about so much is free. Returns how much that was."""
+        freed = 0
+        for place in sorted(self._kept(), key=_used_at):
+            if freed >= wanted_bytes:
+                break
+            if place not in self._busy:
+                size = _size(place)
+                trash.throw(self._settings.work_dir, place)
+                log.info("evicted packages of workflows", directory=str(place), bytes=size)
+                freed += size
+        return freed
+
+    async def _prepare(self, space: Workspace, wanted: Declared, known: JobContext, say: Callable[[str], None]) -> None:
+        builds, opened = self._settings.dependency_builds, credentials(known.secrets)
+        scope = hashlib.sha256(known.event.repo.encode()).hexdigest()[:16] if builds or opened else ""
+        trust = known.event.trust.value
+        home = self._home(trust)
+        place = home / key(wanted, builds=builds, scope=scope)
+        async with self._using(place):
+            manifest = await asyncio.to_thread(packages.check, place)
+            if manifest is None:
+                if place.exists():
+                    log.warning("kept packages were broken and are made again", directory=str(place))
+                    trash.throw(self._settings.work_dir, place)
+                say("installing the workflow's packages")
+                cache = home / f"cache-{scope or 'shared'}"
+                # One after the other where they share a cache: what the first has fetched the second does not fetch.
+                async with self._using(cache):
+                    manifest = await self._make(place, cache, trust, wanted, opened, say)
+            else:
+                say("the workflow's packages are here already")
+            os.utime(place)
+            await asyncio.to_thread(packages.hand_over, place, manifest, space.packages, link=space.owner is not None)
+        await asyncio.to_thread(self._keep_to_limit)
+
+    async def _make(
+        self,
+        place: Path,
+        cache: Path,
+        trust: str,
+        wanted: Declared,
+        opened: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> Manifest:
+        build = place.with_name(f"building-{secrets.token_hex(4)}")
+        uid = PACKAGES_UIDS[trust] if self._sandboxed and os.geteuid() == 0 else None
+        where = Installation(build, cache, None if uid is None else Owner(uid, uid), self._sandboxed)
+        try:
+            tree, said = await uv_sync.sync(where, wanted, builds=self._settings.dependency_builds, credentials=opened)
+            for line in said.splitlines():
+                say(line)
+            await asyncio.to_thread(packages.seal, tree)
+            os.utime(cache)
+            return await asyncio.to_thread(packages.keep, tree, place)
+        finally:
+            trash.throw(self._settings.work_dir, build)
+
+    def _home(self, trust: str) -> Path:
+        home = self._settings.work_dir / NAME / trust
+        for directory in (home.parent, home):
+            directory.mkdir(mode=0o711, exist_ok=True)
+            directory.chmod(0o711)
+        return home
+
+    @contextlib.asynccontextmanager
+    async def _using(self, place: Path) -> AsyncIterator[None]:
+        """Alone, and safe from eviction."""
+        lock, count = self._busy.get(place, (asyncio.Lock(), 0))
+        self._busy[place] = lock, count + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, count = self._busy.pop(place)
+            if count > 1:
+                self._busy[place] = lock, count - 1
+
+    def _keep_to_limit(self) -> None:
+        total = sum(map(_size, self._kept()))
+        if total > self._settings.dependency_cache_bytes:
+            self.evict(total - self._settings.dependency_cache_bytes)
+
+    def _kept(self) -> Iterator[Path]:
+        for place in (self._settings.work_dir / NAME).glob("*/*"):
+            if not place.name.startswith((".new-", "building-")):
+                yield place
+
+
+def clear_unfinished(work_dir: Path) -> None:
+    """What an agent that was killed has left half made. With the lock of the work directory held."""
+    for pattern in ("*/.new-*", "*/building-*"):
+        for left in (work_dir / NAME).glob(pattern):
+            trash.throw(work_dir, left)
+
+
+def _used_at(place: Path) -> float:
+    try:
+        return place.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(place: Path) -> int:
+    """What its files take; links are not followed."""
+    total = 0
+    for directory, _, names in os.walk(place):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+    return total

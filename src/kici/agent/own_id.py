@@ -1,0 +1,42 @@
+"""The name of an agent that was given none: made once, and kept in its work directory.
+
+An agent that comes back under another name cannot settle what it ran before, and leaves a row behind each time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+
+from kici.agent.errors import SettingsInvalid
+
+NAME = ".agent-id"
+
+
+def kept(work_dir: Path) -> str:
+    """With the lock of `work_dir` held. A copy of another machine's directory does not give its name to this one."""
+    host = socket.gethostname()
+    path = work_dir / NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SettingsInvalid(f"{path} cannot be read ({error.strerror}): remove it, or set KICI_AGENT_ID") from error
+    else:
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
+            found = file.read(1_000).strip()
+        if re.fullmatch(re.escape(host) + r"-[0-9a-f]{8}", found):
+            return found
+    made = f"{host}-{secrets.token_hex(4)}"
+    try:
+        new = path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        new.write_text(made + "\n")
+        new.replace(path)
+    except OSError as error:
+        raise SettingsInvalid(f"{path} cannot be written ({error.strerror}): set KICI_AGENT_ID") from error
+    return made

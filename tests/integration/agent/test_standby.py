@@ -1,0 +1,206 @@
+"""Places that stand ready: real runners, in no sandbox and in bubblewrap."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import structlog
+
+from kici.agent.sandbox.bubblewrap import Bubblewrap
+from kici.agent.sandbox.contract import Sandbox
+from kici.agent.sandbox.none import NoSandbox
+from kici.agent.settings import Settings
+from kici.agent.standby import Place, Standby
+from kici.runner.processes import descendants
+from tests.support.services import running, until
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    return Bubblewrap() if request.param == "bubblewrap" else NoSandbox()
+
+
+def settings(base: Path, slots: int = 1, *, standby: bool = True) -> Settings:
+    (base / "work").mkdir(mode=0o711, exist_ok=True)
+    return Settings(
+        orchestrator_url="ws://host", agent_id="agent", work_dir=base / "work", agent_slots=slots, standby=standby
+    )
+
+
+def directories(base: Path) -> list[Path]:
+    return list((base / "work").glob("slot-*/*"))
+
+
+def runners() -> list[int]:
+    """Of this process; not the programs around them, whose arguments name them too."""
+    return [pid for pid in descendants(os.getpid()) if _command(pid).startswith(sys.executable.encode())]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def standing(base: Path, count: int = 1) -> list[int]:
+    """Once as many runners wait as there are directories: what they are."""
+
+    async def stand() -> bool:
+        return len(directories(base)) == count and len(runners()) == count
+
+    await until(stand)
+    return runners()
+
+
+async def test_a_free_slot_has_a_place_that_one_job_gets_and_the_next_job_gets_another(
+    base: Path, sandbox: Sandbox
+) -> None:
+    standby = Standby(settings(base), sandbox)
+    async with running(standby):
+        first = await standing(base)
+        async with standby.take() as place:
+            await place.ready()
+            assert runners() == first
+            assert [path for path in place.space.root.rglob("*") if path.is_file()] == []
+            used = place.space.root
+        second = await standing(base)
+        assert second != first
+        async with standby.take() as place:
+            await place.ready()
+            assert runners() == second
+            assert place.space.root != used
+            assert not used.exists()
+    assert (runners(), directories(base)) == ([], [])
+
+
+async def test_a_job_that_comes_at_once_gets_the_place_that_is_being_made(base: Path) -> None:
+    standby = Standby(settings(base), NoSandbox())
+    async with running(standby):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        (being_made,) = directories(base)
+        async with standby.take() as place:
+            assert place.space.root == being_made
+            await place.ready()
+            assert len(runners()) == 1
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_a_job_gets_a_place_whether_or_not_one_stands_ready(base: Path, ahead: bool) -> None:
+    """Before the service runs, and with `KICI_STANDBY=false`: nothing is made ahead, also not after the job."""
+    standby = Standby(settings(base, standby=False), NoSandbox())
+    async with AsyncExitStack() as stack:
+        if ahead:
+            await stack.enter_async_context(running(standby))
+        for _ in range(2):
+            async with standby.take() as place:
+                await place.ready()
+                assert len(runners()) == 1
+            assert (runners(), directories(base)) == ([], [])
+
+
+async def test_slots_are_never_shared_and_a_job_waits_for_one(base: Path) -> None:
+    standby = Standby(settings(base, 2), NoSandbox())
+    async with running(standby), AsyncExitStack() as stack:
+        await standing(base, 2)
+        one = await stack.enter_async_context(standby.take())
+        async with standby.take() as two:
+            third = asyncio.ensure_future(stack.enter_async_context(standby.take()))
+            await asyncio.sleep(0)
+            assert not third.done()
+            assert {one.space.slot, two.space.slot} == {0, 1}
+        assert (await third).space.slot == two.space.slot
+        await (await third).ready()
+
+
+async def test_a_runner_that_is_killed_while_it_waits_is_replaced_and_told(base: Path, sandbox: Sandbox) -> None:
+    standby = Standby(settings(base), sandbox)
+    with structlog.testing.capture_logs() as told:
+        async with running(standby):
+            (killed,) = await standing(base)
+            os.kill(killed, signal.SIGKILL)
+
+            async def replaced() -> bool:
+                return killed not in runners() and len(runners()) == 1 and len(directories(base)) == 1
+
+            await until(replaced)
+            async with standby.take() as place:
+                await place.ready()
+                assert killed not in runners()
+    (warning,) = (entry for entry in told if entry["log_level"] == "warning")
+    assert (warning["event"], warning["slot"]) == ("a standby runner is gone", 0)
+    assert "SIGKILL" in warning["reason"]
+
+
+async def test_a_place_whose_directory_was_tidied_away_is_not_handed_over(base: Path) -> None:
+    standby = Standby(settings(base), NoSandbox())
+    async with running(standby):
+        (old,) = await standing(base)
+        (directory,) = directories(base)
+        (directory / "tmp").rmdir()
+        async with standby.take() as place:
+            await place.ready()
+            assert place.space.root != directory
+            assert old not in runners()
+            assert place.space.tmp.is_dir()
+
+
+async def test_places_that_cannot_be_made_are_tried_again_and_told(base: Path) -> None:
+    standby = Standby(settings(base), NoSandbox())
+    (base / "work" / "slot-0").write_text("in the way")
+    with structlog.testing.capture_logs() as told:
+        async with running(standby):
+
+            async def tried_twice() -> bool:
+                return [entry["event"] for entry in told].count("a standby runner is gone") >= 2
+
+            await until(tried_twice)
+            (base / "work" / "slot-0").unlink()
+            await standing(base)
+
+
+async def test_a_draining_agent_leaves_none_and_makes_none(base: Path, sandbox: Sandbox) -> None:
+    standby = Standby(settings(base, 2), sandbox)
+    async with running(standby):
+        await standing(base, 2)
+        async with standby.take() as place:
+            standby.retire()
+
+            async def only_the_job_s() -> bool:
+                return directories(base) == [place.space.root]
+
+            await until(only_the_job_s)
+            await place.ready()
+        assert (runners(), directories(base)) == ([], [])
+        async with standby.take() as place:  # accepted before the drain, had to wait
+            await place.ready()
+    assert (runners(), directories(base)) == ([], [])
+
+
+async def test_a_job_that_is_given_up_while_its_runner_starts_leaves_nothing(base: Path, sandbox: Sandbox) -> None:
+    standby = Standby(settings(base, standby=False), sandbox)
+    async with running(standby):
+        for turns in (0, 1, 2, 5):
+            async with standby.take() as place:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await place.vacate()
+                assert runners() == []
+            assert directories(base) == []
+
+
+async def test_closing_a_place_ends_whoever_waits_for_it(base: Path) -> None:
+    place = Place(settings(base), NoSandbox(), 0)
+    await place.ready()
+    lost = asyncio.create_task(place.lost())
+    await asyncio.gather(place.close(), place.close())
+    async with asyncio.timeout(20):
+        assert "SIGKILL" in await lost
+    assert not place.is_whole
