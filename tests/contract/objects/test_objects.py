@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,14 +15,38 @@ from obstore.store import MemoryStore
 from kici.orchestrator.objects.contract import InvalidKey, ObjectExists, ObjectNotFound, Objects
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings, SettingsError
+from tests.support.seaweedfs import Served, seaweedfs
 
 MIB = 1024 * 1024
 
 
-@pytest.fixture(params=["filesystem", "memory"])
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with seaweedfs() as served:
+        yield served
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A place of its own in the bucket of a real S3 server."""
+    served: Served = request.getfixturevalue("server")
+    for name, value in served.environment.items():
+        monkeypatch.setenv(name, value)
+    return Settings(
+        storage_type="s3",
+        storage_bucket=served.bucket,
+        storage_region="us-east-1",
+        storage_endpoint=served.endpoint,
+        storage_prefix=f"test-{uuid.uuid4().hex}",
+    )
+
+
+@pytest.fixture(params=["filesystem", "memory", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
     if request.param == "memory":
         return ObstoreObjects(MemoryStore())
+    if request.param == "s3":
+        return open_objects(request.getfixturevalue("bucket"))
     return open_objects(Settings(storage_fs_path=tmp_path / "objects"))
 
 
@@ -146,6 +171,28 @@ async def test_what_a_cancelled_upload_left_is_invisible_and_swept(tmp_path: Pat
     await objects.put("logs/two", b"x")
     await objects.sweep(older_than=timedelta(seconds=-60))
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["two"]
+
+
+async def test_of_a_cancelled_upload_to_a_bucket_nothing_is_seen_and_the_next_one_is(bucket: Settings) -> None:
+    objects = open_objects(bucket)
+    sent = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(12):
+            yield b"x" * MIB
+        sent.set()
+        await asyncio.Event().wait()
+
+    upload = asyncio.ensure_future(objects.put("caches/one", endless()))
+    async with asyncio.timeout(20):
+        await sent.wait()
+    upload.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    assert await objects.size("caches/one") is None
+    assert [entry.key async for entry in objects.list("caches")] == []
+    await objects.put("caches/one", stream(b"whole"))
+    assert await objects.get("caches/one") == b"whole"
 
 
 def test_a_store_without_its_bucket_is_refused() -> None:
