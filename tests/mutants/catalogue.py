@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import claims, kept, leases, logs_and_artifacts, status_path, storing
+from tests.mutants import caused, claims, kept, leases, logs_and_artifacts, status_path, storing
 from tests.mutants.mutation import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -12,4 +12,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *storing.MUTATIONS,
     *logs_and_artifacts.MUTATIONS,
     *kept.MUTATIONS,
+    *caused.MUTATIONS,
 )

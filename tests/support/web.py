@@ -31,6 +31,8 @@ class Web:
         self.git_allowed = threading.Event()
         self.git_allowed.set()
         self.git_asked = threading.Event()
+        self.git_status = 0
+        """What requests for repositories are answered with; 0 = as they should be."""
         self.git_protocol_0 = False
         """As servers that give no commit by its name."""
         self.cut_answers = 0
@@ -88,6 +90,9 @@ class Web:
         elif parts.path.startswith("/git/"):
             self.git_asked.set()
             self.git_allowed.wait(30)
+            if self.git_status:
+                _send(request, self.git_status, b"no")
+                return
             with contextlib.suppress(ConnectionError):
                 self._git(request, parts.path.removeprefix("/git"), parts.query, body)
         elif parts.path.endswith("/context"):

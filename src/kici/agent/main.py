@@ -25,6 +25,7 @@ from kici.agent.errors import SettingsInvalid
 from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
+from kici.agent.sandbox import cgroups
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
@@ -50,6 +51,9 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_STANDBY             false: start no runner ahead of its job (true)
+  KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
+  KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
+  KICI_JOB_PIDS            processes and threads of a job (4096)
   KICI_WORK_DIR            where jobs run
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
   KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
@@ -87,6 +91,10 @@ async def serve(settings: Settings) -> None:
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
     choice = choose(settings.sandbox, settings.sandbox_profile)
+    limits = cgroups.enforceable(settings.limits)
+    settings = msgspec.structs.replace(settings, job_pids=limits.pids)
+    if limits.pids is None:
+        log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
     if choice.fallback:
         log.warning("jobs are less protected than they could be", missing=choice.fallback)
@@ -123,7 +131,8 @@ async def serve(settings: Settings) -> None:
     attempts.on_change = changed
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(one.run()) for one in (connection, attempts, standby, trash, disk)]
+            running = (connection, attempts, standby, trash, disk)
+            services = [group.create_task(service.run()) for service in running]
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

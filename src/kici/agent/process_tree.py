@@ -2,8 +2,8 @@
 
 A process inside a PID namespace cannot leave it; sandbox `none` has no such namespace and needs one of these:
 
-- a **cgroup** (v2) of the job's own, where we may make one: membership is inherited and cannot be left without the
-  right to write elsewhere, and `cgroup.kill` ends all members at once;
+- a **control group** of the job's own, where we may make one: membership is inherited and cannot be left without the
+  right to write elsewhere, and all members can be ended at once (`sandbox.cgroups`);
 - else we **adopt orphans** (`runner.processes`). The runner adopts its own, so while it lives everything stands below
   it. What is orphaned by the runner's death comes to us; it is told apart from other jobs' by a mark in the environment
   that a process is started with. One that has wiped its environment is ended with the last job that runs here.
@@ -14,39 +14,40 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from kici.agent.sandbox.cgroups import ControlGroup
+from kici.agent.sandbox.contract import Limits, Usage
 from kici.runner.processes import LINUX, adopt_orphans, children, end_descendants, gone, is_zombie, reap, signal_all
 
 MARK = "KICI_PROCESS_TREE"
 """Environment variable by which an orphan is known."""
 _KILL_S = 10.0
-_PREFIX = "kici-job-"
-_ABANDONED_S = 60.0
-"""A new one is empty for a moment, until its first process is in it."""
 
 
 class ProcessTree(Protocol):
     def env(self) -> dict[str, str]:
         """What the first process must have in its environment."""
 
+    def entered(self, argv: Sequence[str]) -> Sequence[str]:
+        """The command by which the first process is to be started."""
+
     def add(self, pid: int) -> None:
-        """Take in the first process, before it starts others. Raises `OSError`."""
+        """Tell which process that is."""
+
+    def usage(self) -> Usage: ...
 
     async def kill(self) -> None:
         """End all of them. Safe to call again. The first process is reaped by whoever waits for it."""
 
 
-def new_tree() -> ProcessTree:
-    """The best that this machine has."""
-    parent = _own_cgroup()
-    if parent is not None:
-        with suppress(OSError):
-            return CgroupTree(parent)
-    return AdoptingTree()
+def new_tree(limits: Limits = Limits()) -> ProcessTree:
+    """The best that this machine has. Raises `SandboxUnavailable` where it cannot keep these limits."""
+    group = ControlGroup.make(limits)
+    return AdoptingTree() if group is None else GroupTree(group)
 
 
 def report_survivors(pid: int) -> None:
@@ -56,48 +57,24 @@ def report_survivors(pid: int) -> None:
     structlog.get_logger(__name__).error("processes of a job could not be killed", pid=pid)
 
 
-class CgroupTree:
-    """Raises `OSError` where no cgroup can be made."""
-
-    def __init__(self, parent: Path) -> None:
-        _remove_abandoned(parent)
-        self._path = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        self._path.mkdir()
-        if not (self._path / "cgroup.kill").exists():  # before Linux 5.14
-            self._path.rmdir()
-            raise NotADirectoryError("this kernel has no cgroup.kill")
+class GroupTree:
+    def __init__(self, group: ControlGroup) -> None:
+        self._group = group
 
     def env(self) -> dict[str, str]:
         return {}
 
+    def entered(self, argv: Sequence[str]) -> Sequence[str]:
+        return self._group.entered(argv)
+
     def add(self, pid: int) -> None:
-        with suppress(ProcessLookupError):  # it has ended already
-            (self._path / "cgroup.procs").write_text(str(pid))
+        self._group.watch()
+
+    def usage(self) -> Usage:
+        return self._group.usage()
 
     async def kill(self) -> None:
-        with suppress(FileNotFoundError):
-            (self._path / "cgroup.kill").write_text("1")
-            async with asyncio.timeout(_KILL_S):
-                while not self._removed():  # noqa: ASYNC110 - nothing can be awaited: cgroup.events tells it by inotify
-                    await asyncio.sleep(0.002)
-
-    def _removed(self) -> bool:
-        """A cgroup can be removed once its last member has ended."""
-        try:
-            self._path.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """What agents that were killed have left. Only empty ones can be removed; their processes ended with them."""
-    for path in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if path.stat().st_mtime < time.time() - _ABANDONED_S:
-                path.rmdir()
+        await self._group.kill()
 
 
 _adopting: set[AdoptingTree] = set()
@@ -112,6 +89,12 @@ class AdoptingTree:
 
     def env(self) -> dict[str, str]:
         return {MARK: self._mark}
+
+    def entered(self, argv: Sequence[str]) -> Sequence[str]:
+        return argv
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def add(self, pid: int) -> None:
         self._pid = pid
@@ -172,20 +155,3 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
-
-
-def _own_cgroup() -> Path | None:
-    """Our directory in the cgroup v2 hierarchy, wherever that is mounted."""
-    if not LINUX:
-        return None
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text()
-        memberships = Path("/proc/self/cgroup").read_text()
-    except OSError:
-        return None
-    mount = next((line.split(" ")[4] for line in mounts.splitlines() if " - cgroup2 " in line), None)
-    own = next((line[3:] for line in memberships.splitlines() if line.startswith("0::")), None)
-    if mount is None or own is None:
-        return None
-    path = Path(mount) / own.lstrip("/")
-    return path if os.access(path, os.W_OK) and os.access(path / "cgroup.procs", os.W_OK) else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -14,8 +15,12 @@ from msgspec import Struct
 from kici import settings_names
 from kici.agent.errors import SettingsInvalid
 from kici.agent.sandbox.choose import Mode
+from kici.agent.sandbox.contract import Limits
 from kici.agent.sandbox.seccomp import Profile
 
+_UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+_LEAST_MEMORY = 64 * 1024**2
+"""The runner alone takes 30 MiB."""
 FROM_ENVIRONMENT = tuple(name.removeprefix("KICI_").lower() for name in settings_names.AGENT)
 
 
@@ -33,6 +38,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     agent_slots: int = 1
     standby: bool = True
     """A runner is started ahead of its job, in each free slot."""
+    job_memory: int | None = None
+    """Bytes; None = no limit."""
+    job_cpus: Annotated[float, msgspec.Meta(ge=0.01, le=4096)] | None = None
+    job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
+    """None = `cgroups.DEFAULT_PIDS` where that can be had."""
     work_dir: Path = Path()
     max_log_size_bytes: int = 10_485_760
     """Of one step."""
@@ -67,6 +77,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         return urlunsplit((parts.scheme.replace("ws", "http"), parts.netloc, self._base_path, "", ""))
 
     @property
+    def limits(self) -> Limits:
+        return Limits(memory_bytes=self.job_memory, cpus=self.job_cpus, pids=self.job_pids)
+
+    @property
     def _base_path(self) -> str:
         return urlsplit(self.orchestrator_url).path.rstrip("/").removesuffix("/ws")
 
@@ -88,6 +102,8 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     for name in ("sandbox", "sandbox_profile", "sandbox_network", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
+    if "job_memory" in values:
+        values["job_memory"] = _bytes("KICI_JOB_MEMORY", given["job_memory"])
     for name in values:
         _convert({name: values[name]}, name)
     settings = msgspec.convert(values, Settings, strict=False)
@@ -118,6 +134,14 @@ def _check_url(url: str) -> None:
         )
     if parts.username or parts.password:
         raise SettingsInvalid("KICI_ORCHESTRATOR_URL holds a user or password: set KICI_AGENT_TOKEN instead")
+
+
+def _bytes(variable: str, given: str) -> int:
+    found = re.fullmatch(r"([1-9][0-9]{0,14})(KiB|MiB|GiB|TiB)?", given)
+    size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    if size < _LEAST_MEMORY:
+        raise SettingsInvalid(f"{variable} is {given!r}: write a size like 512MiB or 4GiB, at least 64MiB")
+    return size
 
 
 def _token(token: str, file: str) -> str:

@@ -38,7 +38,7 @@ class Place:
         self.space = self._directory.enter_context(
             workspace.opened(settings.work_dir, slot, None if uid is None else Owner(uid, uid))
         )
-        spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host")
+        spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
         self.execution = Execution(sandbox, spec)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())

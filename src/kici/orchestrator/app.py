@@ -197,7 +197,12 @@ async def serve(settings: Settings) -> None:
             ),
             partial(settle_new_runs, limits=limits),
             notifier,
-            pipeline.Settings(attempts=settings.event_attempts, lease=ttl, poll=poll),
+            pipeline.Settings(
+                attempts=settings.event_attempts,
+                per_minute=settings.event_router_rate_limit_per_workflow_per_minute,
+                lease=ttl,
+                poll=poll,
+            ),
         )
         listener.subscribe(notify.EVENTS, events.wake)
 

@@ -43,6 +43,7 @@ POSITIVE: Final = (
     "webhook_inflight_bytes",
     "webhook_spool_bytes",
     "event_attempts",
+    "event_router_rate_limit_per_workflow_per_minute",
     "user_cache_quota_bytes",
     "user_cache_ttl_ms",
 )
@@ -114,6 +115,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A body larger than this is spooled to disk while it is read."""
     lockfile_cache_max: int = 500
     event_attempts: int = 10
+    event_router_rate_limit_per_workflow_per_minute: int = 100
+    """How many events of one workflow may start runs in one minute of the clock."""
     drain_s: float = 10.0
     die_with_parent: bool = False
     """Stop when the process that started this one has died: for `kici up`."""

@@ -60,8 +60,8 @@ class Environment:
             raise ValueError(f"{text!r} cannot stand in PATH")
         self._put("PATH", os.pathsep.join((text, *filter(None, (self.variables().get("PATH"),)))))
 
-    def for_this_step(self, name: str, value: str) -> None:
-        """Until `end_step`."""
+    def for_this_step(self, name: str, value: str | None) -> None:
+        """Until `end_step`. None: it is not set."""
         self._before.setdefault(name, self.variables().get(name))
         self._put(name, value)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kici.engine import evaluation, templates
 from kici.errors import KiciError
 from kici.runner.acts import Acts, Ended, How, What
+from kici.runner.environment import Environment
 from kici.runner.evaluate import generator_of
 from kici.runner.workflow import Found
 from kici.sdk.workflows import Workflow
@@ -36,6 +38,7 @@ async def made_again(workflow: Workflow, start: Start, acts: Acts) -> Found | En
 
     generator = generator_of(workflow, start.context.generated_by)
     assert generator
+    _as_when_asked(workflow, generator.name, start, acts.state.environment)
     how = How(generator.timeout_ms, subject=f"generator {generator.name!r}")
     ended = await acts.perform(0, What(lambda ctx: ask.jobs_of(generator, ctx), None), how)
     if ended.status != "success":
@@ -58,6 +61,18 @@ async def made_again(workflow: Workflow, start: Start, acts: Acts) -> Found | En
             ),
         )
     return Found(replace(workflow, jobs=(*workflow.jobs, *jobs)), job)
+
+
+def _as_when_asked(workflow: Workflow, generator: str, start: Start, environment: Environment) -> None:
+    """The environment that the generator had when it was asked, for its one act: not that of the job that it made, or a
+    generator that reads variables would make others now."""
+    asked = evaluation.init_name(generator)
+    fields = templates.fields(start.context.event, workflow=workflow.name, job=asked, matrix={})
+    for name in start.job.env:
+        template = workflow.env.get(name)
+        environment.for_this_step(name, None if template is None else templates.expand(template, fields))
+    environment.for_this_step("KICI_JOB", asked)
+    environment.for_this_step("KICI_JOB_NAME", asked)
 
 
 def _refused(error: KiciError) -> Ended:

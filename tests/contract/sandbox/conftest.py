@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kici.agent.sandbox.bubblewrap import Bubblewrap
-from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.sandbox.none import NoSandbox
 from kici.agent.sandbox.seccomp import Profile
 
@@ -66,7 +66,13 @@ class Sandboxes:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, script: str, *, slot: int = 0, network: bool = True, argv: list[str] | None = None
+        self,
+        script: str,
+        *,
+        slot: int = 0,
+        network: bool = True,
+        argv: list[str] | None = None,
+        limits: Limits = Limits(),
     ) -> AsyncIterator[Boxed]:
         """A bash script, or a program, in the runner's place."""
         program = argv or ["/bin/bash", "-c", f"exec >&3 2>&1; read -r go <&3\n{script}"]
@@ -77,7 +83,7 @@ class Sandboxes:
         with ours:
             with theirs:
                 async with asyncio.timeout(SECONDS):
-                    box = await self.sandbox.start(BoxSpec(slot, self.root(slot), network), theirs.fileno())
+                    box = await self.sandbox.start(BoxSpec(slot, self.root(slot), network, limits), theirs.fileno())
             boxed = Boxed(box, ours)
             try:
                 if argv is None:  # like a runner, it does nothing before the host tells it
@@ -132,3 +138,9 @@ def steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
 @pytest.fixture
 def image_build(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     return _sandboxes("image-build", base, monkeypatch)
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+def limited(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """Those whose limits kici keeps by control groups of its own."""
+    return _sandboxes(request.param, base, monkeypatch)

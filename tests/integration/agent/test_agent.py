@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,6 +128,47 @@ async def settled(bench: Bench) -> None:
 
 
 # ── a job that goes well ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:
+    """The agent fetches; only the steps are without a network."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reach = bench.repository(
+            f"(exec 4<>/dev/tcp/127.0.0.1/{port}) && echo reached || echo alone; cat README.md; pwd"
+        )
+        async with bench.agent(KICI_SANDBOX="bubblewrap", KICI_SANDBOX_NETWORK="isolated") as agent:
+            await bench.orchestrator.send(bench.dispatch(reach))
+            end = await bench.orchestrator.end(JOB)
+            assert (end.status, end.error) == ("success", ""), agent.log()
+    log = await bench.orchestrator.log(JOB, 0)
+    assert "alone\n" in log
+    assert "reached" not in log
+    assert "hello\n" in log
+    assert log.rstrip().endswith("/work/src")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"KICI_SANDBOX": "none", "KICI_SANDBOX_PROFILE": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
+        ({"KICI_SANDBOX": "both"}, "KICI_SANDBOX cannot be used"),
+    ],
+)
+def test_an_agent_that_cannot_keep_its_jobs_as_it_must_does_not_start(
+    settings: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    environment = {"KICI_ORCHESTRATOR_URL": "ws://127.0.0.1:9/ws", "KICI_WORK_DIR": str(tmp_path), **settings}
+    ran = subprocess.run(
+        [sys.executable, "-m", "kici.agent.main"],
+        env={name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 1
+    assert f"error: {reason}" in ran.stderr or reason in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("sandbox", ["false", "auto"])

@@ -279,3 +279,39 @@ ci = workflow("ci", on=manual(), jobs=[test])
     )
     shown = repository.run("ci").stdout
     assert re.search(r"job 'test': matrix is x: 1, true, a", shown), shown
+
+
+def test_a_generator_sees_the_same_environment_whenever_it_is_asked(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the machine's, and not that of the job that it has made: else it would make another one the second time."""
+    monkeypatch.setenv("ONLY_OF_THE_MACHINE", "secret")
+    write(
+        repository,
+        """
+import os
+
+@step
+def look(ctx: Ctx) -> str:
+    return f"{os.environ['OWN']} {os.environ['PLACE']} {os.environ['KICI_JOB']}"
+
+@jobs("made")
+async def made(ctx):
+    seen = [os.environ.get(name, "none") for name in ("ONLY_OF_THE_MACHINE", "OWN", "PLACE", "KICI_JOB")]
+    seen.append(await ctx.sh("echo -n ${OWN-none}").text())
+    name = "-".join(seen).replace(": ", "_")
+    yield job(name, runs_on="linux", steps=[look], env={"OWN": "x", "PLACE": "there"})
+
+@job(runs_on="linux", needs=[made])
+def report(ctx: Ctx) -> None:
+    assert [one.value["look"].split(" ", 2)[:2] for one in ctx.outputs_all(made)] == [["x", "there"]]
+
+ci = workflow("ci", on=manual(), jobs=[made, report], env={"PLACE": "{branch}"})
+""",
+    )
+    ended = jobs(repository.document("ci"))
+    assert ended == {
+        "init: made": ("success", ""),
+        "none-none-main-init_made-none": ("success", ""),
+        "report": ("success", ""),
+    }

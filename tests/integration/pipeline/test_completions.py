@@ -17,7 +17,7 @@ from kici.engine.lock_triggers import (
 )
 from kici.orchestrator.lifecycle.cancel import cancel_run
 from kici.orchestrator.pipeline.emitted import MAX_CHAIN_DEPTH, MAX_PER_MINUTE, PROVIDER, Emitted
-from kici.orchestrator.pipeline.service import Done
+from kici.orchestrator.pipeline.service import Done, Settings
 from kici.orchestrator.store import events
 from tests.integration.pipeline.conftest import LOCK, Rig
 from tests.support.locks import job, lock, workflow
@@ -184,3 +184,15 @@ async def test_an_event_of_a_workflow_does_not_pass_for_a_later_push(rig: Rig) -
     await rig.pool.execute("update event_log set next_attempt_at = now() where event = 'push'")
     await rig.done()
     assert (await rig.pool.fetchval("select count(*) from workflow_registrations")) == 1
+
+
+async def test_an_operator_may_set_how_many_and_ends_that_events_have_caused_count_as_well(rig: Rig) -> None:
+    rig.pipeline = rig.another(settings=Settings(per_minute=2))
+    await listening(rig, KiciEventTrigger("built"), WorkflowCompleteTrigger(("ci",)))
+    await end_of_ci(rig, chainDepth=1)
+    await many(rig, 3)
+    await rig.pool.execute("update event_log set received_at = '2026-01-01 12:00:30+00' where provider = 'completion'")
+    while await rig.pipeline.run_once():
+        pass
+    rows = await rig.pool.fetch("select status from event_log where provider in ('completion', $1)", PROVIDER)
+    assert sorted(row["status"] for row in rows) == ["failed", "failed", "processed", "processed"]

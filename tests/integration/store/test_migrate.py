@@ -4,12 +4,16 @@ import asyncio
 from pathlib import Path
 
 import asyncpg
+import msgspec
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from kici.engine.completions import listens_to
+from kici.engine.lock_triggers import JobCompleteTrigger, LifecycleTrigger, PushTrigger, WorkflowCompleteTrigger
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.migrations.sql import content_hash
+from tests.support.locks import workflow
 
 SCHEMA = """
 select 'column' as kind, table_name || '.' || column_name as name,
@@ -54,6 +58,37 @@ async def test_up_down_and_up_leaves_the_same_schema(empty_database_url: str) ->
 
     await migrate.run(empty_database_url, "upgrade", "head")
     assert await schema(empty_database_url) == first
+
+
+async def test_what_was_registered_before_is_told_of_ends_as_what_is_registered_now(empty_database_url: str) -> None:
+    workflows = [
+        workflow("none", on=[PushTrigger()]),
+        workflow("any", on=[WorkflowCompleteTrigger(), JobCompleteTrigger(job=("build",))]),
+        workflow("named", on=[WorkflowCompleteTrigger(("ci", "docs")), JobCompleteTrigger(workflow=("ci",))]),
+        workflow("failed", on=[LifecycleTrigger(("job_failed",)), PushTrigger()]),
+        workflow("both", on=[LifecycleTrigger(("workflow_complete", "job_complete"))]),
+    ]
+    await migrate.run(empty_database_url, "upgrade", "0006")
+    connection = await asyncpg.connect(empty_database_url)
+    try:
+        for one in workflows:
+            await connection.execute(
+                """
+                insert into workflow_registrations
+                  (repo_identifier, workflow_name, lock_entry, trigger_types, routing_key, customer_id)
+                values ('team/app', $1, $2, $3, 'k', 'default')
+                """,
+                one.name,
+                msgspec.json.encode(one).decode(),
+                [str(trigger.__struct_config__.tag) for trigger in one.triggers],
+            )
+        await migrate.run(empty_database_url, "upgrade", "head")
+        rows = await connection.fetch("select workflow_name, listens_to from workflow_registrations")
+    finally:
+        await connection.close()
+    assert {row["workflow_name"]: sorted(row["listens_to"] or ()) for row in rows} == {
+        one.name: listens_to(one) for one in workflows
+    }
 
 
 async def test_the_newest_file_is_alembics_head() -> None:

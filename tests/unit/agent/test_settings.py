@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kici.agent.errors import SettingsInvalid
+from kici.agent.sandbox.contract import Limits
 from kici.agent.settings import load
 from kici.settings_names import AGENT, misspelt, nearest
 
@@ -61,6 +62,13 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_SANDBOX": "maybe"},
         {"KICI_SANDBOX_PROFILE": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
+        {"KICI_JOB_MEMORY": "lots"},
+        {"KICI_JOB_MEMORY": "4GB"},
+        {"KICI_JOB_MEMORY": "1MiB"},
+        {"KICI_JOB_CPUS": "0"},
+        {"KICI_JOB_CPUS": "nan"},
+        {"KICI_JOB_PIDS": "3"},
+        {"KICI_JOB_PIDS": "many"},
         {"KICI_AGENT_SLOTS": "0"},
         {"KICI_AGENT_SLOTS": "many"},
         {"KICI_LABELS": "gpu,KICI:os:linux"},
@@ -84,3 +92,10 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
 def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
     assert nearest("KICI_SOMETHING", AGENT) is None
     assert nearest("KICI_X", []) is None
+
+
+def test_limits_of_a_job_are_sizes_and_numbers() -> None:
+    given = {"KICI_JOB_MEMORY": "4GiB", "KICI_JOB_CPUS": "1.5", "KICI_JOB_PIDS": "2000"}
+    assert load(URL | given).limits == Limits(memory_bytes=4 * 1024**3, cpus=1.5, pids=2000)
+    assert load(URL | {"KICI_JOB_MEMORY": "134217728"}).limits == Limits(memory_bytes=128 * 1024**2)
+    assert load(dict(URL)).limits == Limits()

@@ -15,7 +15,8 @@ the inner one stays in the job's namespace, as its user, so that the job can tra
 
 Profile `image-build` lets a job build container images, with `buildah` and chroot isolation: it is root of a user
 namespace with many users, has the capabilities in it that this takes, may mount, and has a `/run` and a `/dev` of its
-own. None of that reaches beyond the namespace: what the host has mounted stays as it is, read-only.
+own. None of that reaches beyond the namespace: the mounts were made outside of it, so they stay as they are, read-only.
+For that an agent that is not root needs the chain too, in a namespace between the host's and the job's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
 from kici.agent.sandbox import seccomp, user_namespace
+from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
@@ -50,7 +52,7 @@ _ETC = (
     "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release", "pki", "protocols", "resolv.conf",
     "services", "ssl", "timezone",
 )  # fmt: skip
-_PASSWD_FD, _GROUP_FD, _INFO_FD, _FILTER_FD, _USERS_FD = 4, 5, 6, 7, 8
+_PASSWD_FD, _GROUP_FD, _INFO_FD, _FILTER_FD, _USERS_FD, _OUTER_USERS_FD = 4, 5, 6, 7, 8, 9
 _IMAGE_BUILD_CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
     "SYS_ADMIN", "SYS_CHROOT",
@@ -59,9 +61,10 @@ _IMAGE_BUILD_CAPABILITIES = (
 _STORES = {"/var/lib/containers": f"{WORK}/home/.local/share/containers", "/var/cache": f"{WORK}/home/.cache"}
 """Where an engine that is root keeps images and what it knows of names → where the job has room for it."""
 _IMAGE_BUILD_START = (
-    "/bin/sh", "-c", f'exec {_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"', "sh",
+    "/bin/sh", "-c", f'exec {_USERS_FD}<&- {_OUTER_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"',
+    "sh",
 )  # fmt: skip
-"""Bubblewrap leaves that descriptor open."""
+"""Bubblewrap leaves those descriptors open."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 1024**3
 _RUN_BYTES = 256 * 1024**2
@@ -98,6 +101,15 @@ class Bubblewrap:
 
     async def run(self, spec: BoxSpec, command: Sequence[str], socket: int) -> Box:
         """`start`, for any command. Raises `SandboxUnavailable` with bubblewrap's own words if it does not come up."""
+        cgroup = ControlGroup.make(spec.limits)
+        try:
+            return await self._run(spec, command, socket, cgroup)
+        except BaseException:
+            if cgroup is not None:
+                await asyncio.shield(cgroup.kill())
+            raise
+
+    async def _run(self, spec: BoxSpec, command: Sequence[str], socket: int, cgroup: ControlGroup | None) -> Box:
         owner = self.owner(spec.slot)
         uid = os.geteuid() if owner is None else owner
         gid = os.getegid() if owner is None else owner
@@ -116,11 +128,16 @@ class Bubblewrap:
         env = runner_env(f"{WORK}/home", "/tmp") | {"PATH": _PATH}  # noqa: S108
         argv = [*self._arguments(spec, uid, gid), *command]
         try:
+            if cgroup is not None:
+                argv = cgroup.entered(argv)
             async with AsyncExitStack() as opened:
                 namespaces = []
                 if self._image_build:
                     many = self._users or user_namespace.of_slot(spec.slot, uid)
                     namespaces.append(await opened.enter_async_context(user_namespace.opened(many)))
+                    if self._users:
+                        inside = user_namespace.opened_inside(namespaces[0])
+                        namespaces.insert(0, await opened.enter_async_context(inside))
                 started = spawn(argv, env, socket, (*extra, *namespaces))
         except BaseException:
             os.close(info_read)
@@ -133,7 +150,9 @@ class Bubblewrap:
             if init is None:
                 code = await started.child.wait()
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
-            return WrappedBox(spec.root, started, init, self._users)
+            if cgroup is not None:
+                cgroup.watch()
+            return WrappedBox(spec.root, started, init, cgroup, self._users)
         except BaseException:
             started.child.signal(signal.SIGKILL)
             await asyncio.shield(started.child.wait())
@@ -141,28 +160,27 @@ class Bubblewrap:
             raise
 
     def _arguments(self, spec: BoxSpec, uid: int, gid: int) -> Iterator[str]:
-        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts")
-        if self._root or not self._image_build:
-            # Else the namespace would be the job's: it could mount the cgroups below and raise its own limits.
-            yield "--unshare-cgroup-try"
+        chained = self._root or self._image_build
+        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         yield from () if spec.network else ("--unshare-net",)
         yield from ("--die-with-parent", "--new-session", "--info-fd", str(_INFO_FD))
-        if self._root:
+        if not chained:
+            yield from self._innermost()
+        elif self._root:
             yield from ("--cap-drop", "ALL")
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
                 yield from ("--cap-add", capability)
         else:
-            yield from self._innermost()
-        if self._filter and (self._image_build or not self._root):
+            yield from ("--userns", str(_OUTER_USERS_FD), "--cap-drop", "ALL")
+        if self._filter and (self._image_build or not chained):
             yield from ("--seccomp", str(_FILTER_FD))
         yield from self._mounts(spec)
-        if not self._root and self._image_build:
-            yield from self._own_mounts()
         yield "--"
         if self._root:
             assert self._setpriv
             yield from (self._setpriv, "--reuid", str(uid), "--regid", str(gid), "--clear-groups")
             yield from ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+        if chained:
             yield from (self._bwrap, *self._innermost(), "--die-with-parent", "--dev-bind", "/", "/")
             if self._image_build:
                 yield from ("--dev", "/dev", *self._own_mounts())
@@ -203,17 +221,25 @@ class Bubblewrap:
             for usual, own in _STORES.items():
                 yield from ("--symlink", own, usual)
         yield from visible([*interpreter_paths(), Path(self._bwrap)])
-        yield from ("--remount-ro", "/", "--chdir", "/" if self._root else f"{WORK}/src")
+        yield from ("--remount-ro", "/", "--chdir", "/" if self._root or self._image_build else f"{WORK}/src")
 
 
 class WrappedBox:
-    def __init__(self, root: Path, started: Started, init: int, users: user_namespace.Users | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        started: Started,
+        init: int,
+        cgroup: ControlGroup | None,
+        users: user_namespace.Users | None = None,
+    ) -> None:
         self._root = root
         self._users = users
         """Whose files the agent cannot remove before it has taken them back."""
         self._started = started
         self._init = init
         """The first process of the PID namespace: when it has ended, the kernel has ended all others."""
+        self._cgroup = cgroup
         self._killing: asyncio.Task[None] | None = None
 
     @property
@@ -234,12 +260,14 @@ class WrappedBox:
         return f"{WORK}/{inside}" if inside.parts else WORK
 
     def usage(self) -> Usage:
-        return Usage()
+        return Usage() if self._cgroup is None else self._cgroup.usage()
 
     def last_words(self) -> str:
         return self._started.words.text()
 
     async def _kill(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.usage()  # while there is something to measure
         watch = None
         with suppress(OSError):
             watch = os.pidfd_open(self._init)
@@ -252,6 +280,11 @@ class WrappedBox:
             os.close(watch)
         if not await gone([self._init], _KILL_S):
             report_survivors(self._init)
+        if self._cgroup is not None:
+            try:
+                await self._cgroup.kill()
+            except TimeoutError:
+                report_survivors(self._init)
         if self._users is not None:
             await user_namespace.take_back(self._users, self._root)
         self._started.words.close()

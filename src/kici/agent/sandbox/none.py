@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 
 from kici.agent import process_tree
-from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
+from kici.agent.sandbox.contract import Box, BoxSpec, Usage
 from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 
@@ -23,20 +23,15 @@ class NoSandbox:
         return None
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
-        tree = process_tree.new_tree()
+        tree = process_tree.new_tree(spec.limits)
         env = runner_env(str(spec.root / "home"), str(spec.root / "tmp")) | tree.env()
         try:
-            started = spawn(runner_argv(), env, runner_socket)
+            started = spawn(tree.entered(runner_argv()), env, runner_socket)
         except BaseException:
             await tree.kill()
             raise
         box = PlainBox(started, tree)
-        try:
-            tree.add(started.child.pid)
-        except OSError as error:
-            started.child.signal(9)
-            await box.kill()
-            raise SandboxUnavailable(f"the runner's processes cannot be kept track of: {error}") from error
+        tree.add(started.child.pid)
         return box
 
 
@@ -62,7 +57,7 @@ class PlainBox:
         return str(host)
 
     def usage(self) -> Usage:
-        return Usage()
+        return self._tree.usage()
 
     def last_words(self) -> str:
         return self._started.words.text()

@@ -49,10 +49,19 @@ class Written(Struct, frozen=True):
 
 
 class Writer:
-    def __init__(self, pool: Pool[Record], settle: SettlesRuns, labels: Labels | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool[Record],
+        settle: SettlesRuns,
+        labels: Labels | None = None,
+        *,
+        per_minute: int = MAX_PER_MINUTE,
+    ) -> None:
+        """`per_minute`: so many events of one workflow may start runs in a minute of the clock."""
         self._pool = pool
         self._settle = settle
         self._labels = labels or Labels(KnownLabels())
+        self._per_minute = per_minute
 
     async def write(self, claim: Claim, result: Result) -> Written:
         """Raises `ClaimLost`, and nothing is written, if the event has passed to somebody else.
@@ -61,7 +70,7 @@ class Writer:
         """
         async with self._pool.acquire() as db, db.transaction():
             await event_claims.guard(db, claim)
-            result = await _within_bounds(db, claim, result)
+            result = await _within_bounds(db, claim, result, self._per_minute)
             warnings = list(result.ended.warnings)
             if result.registering is not None:
                 new = result.registering
@@ -99,17 +108,17 @@ class Writer:
         return made, twins, unservable
 
 
-async def _within_bounds(db: Db, claim: Claim, result: Result) -> Result:
+async def _within_bounds(db: Db, claim: Claim, result: Result, per_minute: int) -> Result:
     """Without its runs, and failed, if the workflow whose event it is has started too many of late. The lock is kept
     until the runs are there, so no two coordinators count the same."""
     if result.cause is None or not result.runs:
         return result
     await caused.lock(db, result.cause)
     count = await caused.in_minute_of(db, result.cause, claim.received_at)
-    if count < MAX_PER_MINUTE:
+    if count < per_minute:
         return result
     refused = (
-        f"it started nothing: {MAX_PER_MINUTE} events of workflow {result.cause.workflow!r} have started runs in this"
+        f"it started nothing: {per_minute} events of workflow {result.cause.workflow!r} have started runs in this"
         f" minute ({claim.received_at:%H:%M} UTC), and that is the limit: emit one event with a list, or less often"
     )
     return results.ends("failed", refused, repo=result.ended.repo)

@@ -16,6 +16,7 @@ from kici.forges.git.errors import BadRemote, GitError
 from kici.orchestrator.pace import Pace
 from kici.orchestrator.pipeline import metrics, results
 from kici.orchestrator.pipeline.commit import Notifies, SettlesRuns, Writer
+from kici.orchestrator.pipeline.emitted import MAX_PER_MINUTE
 from kici.orchestrator.pipeline.parts import Parts
 from kici.orchestrator.pipeline.process import process
 from kici.orchestrator.pipeline.results import Result
@@ -33,6 +34,8 @@ class Settings(Struct, frozen=True):
     workers: int = 8
     """Events at a time."""
     attempts: int = 10
+    per_minute: int = MAX_PER_MINUTE
+    """Events of one workflow that may start runs."""
     lease: timedelta = timedelta(seconds=15)
     """How soon an event is taken over from a coordinator that died. Pushed on while the event is worked on."""
     first_delay: timedelta = timedelta(seconds=2)
@@ -68,7 +71,7 @@ class Pipeline:
         self._holder = holder
         self._pool = pool
         self._parts = parts
-        self._writer = Writer(pool, settle, parts.labels)
+        self._writer = Writer(pool, settle, parts.labels, per_minute=settings.per_minute)
         self._notifier = notifier
         self._settings = settings
         self._on_done = on_done

@@ -36,6 +36,6 @@ class Impostor:
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
         tree = new_tree()
-        started = spawn([sys.executable, "-c", self._program], tree.env(), runner_socket)
+        started = spawn(tree.entered([sys.executable, "-c", self._program]), tree.env(), runner_socket)
         tree.add(started.child.pid)
         return PlainBox(started, tree)
