@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 class Web:
     """`url`/git/NAME serves `repositories`/NAME by git's own http-backend."""
 
-    def __init__(self, repositories: Path) -> None:
+    def __init__(self, repositories: Path, tls: ssl.SSLContext | None = None) -> None:
         self.repositories = repositories
         self.authorization = ""
         """What a request must carry; empty = nothing is asked for."""
@@ -41,7 +42,9 @@ class Web:
         """SHA-256 → content."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Web]:

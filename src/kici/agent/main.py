@@ -14,7 +14,7 @@ import structlog
 
 import kici
 from kici import settings_names
-from kici.agent import facts, own_id, own_log, workspace
+from kici.agent import ca_bundle, facts, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.dependencies import Dependencies, clear_unfinished
@@ -59,6 +59,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
   KICI_WORK_DIR            where jobs run
+  KICI_CA_BUNDLE           certificate authorities, a PEM file
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
   KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
@@ -76,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _answer(given)
     try:
         settings = load(os.environ)
+        if settings.ca_bundle:
+            ca_bundle.check(settings.ca_bundle)
+            ca_bundle.use(settings.ca_bundle, os.environ)
         own_log.configure(settings)
         for name, meant in settings_names.misspelt(os.environ, settings_names.AGENT):
             log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
@@ -150,7 +154,7 @@ async def serve(settings: Settings) -> None:
 
     try:
         async with asyncio.TaskGroup() as group:
-            services = [group.create_task(service.run()) for service in (connection, attempts, standby, trash, disk)]
+            services = [group.create_task(one.run()) for one in (connection, attempts, standby, trash, disk)]
             if listener is not None:
                 services.append(group.create_task(Endpoints(listener, state).run()))
             await drain.run(attempts, outbox.empty())

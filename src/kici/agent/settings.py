@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
     """None = `cgroups.DEFAULT_PIDS` where that can be had."""
     work_dir: Path = Path()
+    ca_bundle: Path | None = None
+    """Certificate authorities, in PEM: all that count, in place of the machine's."""
     max_log_size_bytes: int = 10_485_760
     """Of one step."""
     min_free_bytes: int = 200 * 1024 * 1024
@@ -99,6 +101,8 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     values["agent_token"] = _token(given["agent_token"], given["agent_token_file"])
     values["labels"] = _labels(given["labels"])
     values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
+    if given["ca_bundle"]:
+        values["ca_bundle"] = Path(given["ca_bundle"]).absolute()
     if given["hooks_dir"]:
         values["hooks_dir"] = Path(given["hooks_dir"])
     if given["agent_http"]:
