@@ -55,6 +55,8 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_STANDBY             false: start no runner ahead of its job (true)
+  KICI_SANDBOX_IMAGE       that jobs run in; for the sandbox `container`
+  KICI_SANDBOX_PULL        missing, always, never (missing)
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
@@ -102,10 +104,9 @@ async def serve(settings: Settings) -> None:
     drain.listen()
     # Before anything else: a port in use must not be found when a job was taken already.
     listener = listening(settings.agent_http) if settings.agent_http else None
-    choice = choose(settings.sandbox, settings.sandbox_profile)
-    limits = cgroups.enforceable(settings.limits)
-    settings = msgspec.structs.replace(settings, job_pids=limits.pids)
-    if limits.pids is None:
+    settings = _limited(settings)
+    choice = choose(settings.sandbox, settings.sandbox_profile, settings.container)
+    if settings.job_pids is None:
         log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
     if choice.fallback:
@@ -165,6 +166,13 @@ async def serve(settings: Settings) -> None:
     except ExceptionGroup as errors:
         raise leaves(errors)[0] from errors
     log.info("stopped")
+
+
+def _limited(settings: Settings) -> Settings:
+    """With the default limits. Those of containers podman sets; whether it does, is seen when one starts."""
+    if settings.sandbox == "container":
+        return msgspec.structs.replace(settings, job_pids=settings.job_pids or cgroups.DEFAULT_PIDS)
+    return msgspec.structs.replace(settings, job_pids=cgroups.enforceable(settings.limits).pids)
 
 
 def _answer(arguments: Sequence[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import tempfile
 from collections.abc import MutableMapping
@@ -16,6 +18,7 @@ from kici import settings_names
 from kici.agent.errors import SettingsInvalid
 from kici.agent.sandbox.choose import Mode
 from kici.agent.sandbox.contract import Limits
+from kici.agent.sandbox.podman import Options, Pull
 from kici.agent.sandbox.seccomp import Profile
 
 _UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
@@ -35,6 +38,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     sandbox: Mode = "auto"
     sandbox_profile: Profile = "steps"
     sandbox_network: Literal["host", "isolated"] = "host"
+    sandbox_image: str = ""
+    """Required for `container`."""
+    sandbox_pull: Pull = "missing"
     agent_slots: int = 1
     standby: bool = True
     """A runner is started ahead of its job, in each free slot."""
@@ -85,6 +91,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         return Limits(memory_bytes=self.job_memory, cpus=self.job_cpus, pids=self.job_pids)
 
     @property
+    def container(self) -> Options:
+        """The work directory is claimed by one agent at a time: what bears its name was left by one before."""
+        directory = hashlib.sha256(os.fsencode(self.work_dir.resolve())).hexdigest()[:16]
+        return Options(self.sandbox_image, directory, self.sandbox_pull, self.limits)
+
+    @property
     def _base_path(self) -> str:
         return urlsplit(self.orchestrator_url).path.rstrip("/").removesuffix("/ws")
 
@@ -107,7 +119,7 @@ def load(environ: MutableMapping[str, str]) -> Settings:
         values["hooks_dir"] = Path(given["hooks_dir"])
     if given["agent_http"]:
         values["agent_http"] = _address(given["agent_http"])
-    for name in ("sandbox", "sandbox_profile", "sandbox_network", "log_level", "log_format"):
+    for name in ("sandbox", "sandbox_profile", "sandbox_network", "sandbox_pull", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
     if "job_memory" in values:

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from kici.agent.sandbox import container, podman
 from kici.agent.sandbox.bubblewrap import Bubblewrap
+from kici.agent.sandbox.container import ContainerSandbox
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.sandbox.none import NoSandbox
 from kici.agent.sandbox.seccomp import Profile
+from tests.support import container_image
 
 SECONDS = 30
 
@@ -58,6 +63,11 @@ class Sandboxes:
         self._base = base
         self._monkeypatch = monkeypatch
 
+    @property
+    def python(self) -> str:
+        """Inside."""
+        return container.python() if self.sandbox.name == "container" else sys.executable
+
     def root(self, slot: int = 0) -> Path:
         root = self._base / f"job-{slot}"
         for name in ("src", "kici", "tmp", "home"):
@@ -76,7 +86,7 @@ class Sandboxes:
     ) -> AsyncIterator[Boxed]:
         """A bash script, or a program, in the runner's place."""
         program = argv or ["/bin/bash", "-c", f"exec >&3 2>&1; read -r go <&3\n{script}"]
-        for module in ("none", "bubblewrap"):
+        for module in ("none", "bubblewrap", "container"):
             self._monkeypatch.setattr(f"kici.agent.sandbox.{module}.runner_argv", lambda: program)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -107,40 +117,59 @@ def base() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _sandboxes(name: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+@pytest.fixture(scope="session")
+def _containers() -> Iterator[ContainerSandbox]:
+    container_image.skip_without_podman()
+    with tempfile.TemporaryDirectory(prefix="kici-test-") as directory, container_image.made(Path(directory)) as image:
+        yield ContainerSandbox(podman.Options(image, f"test{os.getpid()}"))
+
+
+def _sandboxes(request: pytest.FixtureRequest, name: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    if name == "container":
+        return Sandboxes(request.getfixturevalue("_containers"), base, monkeypatch)
     if name == "none":
         return Sandboxes(NoSandbox(), base, monkeypatch)
     profile: Profile = "image-build" if name == "image-build" else "steps"
     return Sandboxes(Bubblewrap(profile), base, monkeypatch, profile)
 
 
-@pytest.fixture(params=["none", "bubblewrap", "image-build"])
+@pytest.fixture(params=["none", "bubblewrap", "image-build", "container"])
 def boxes(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return _sandboxes(request.param, base, monkeypatch)
+    return _sandboxes(request, request.param, base, monkeypatch)
 
 
 @pytest.fixture
-def none(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return _sandboxes("none", base, monkeypatch)
+def none(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes(request, "none", base, monkeypatch)
 
 
 @pytest.fixture(params=["bubblewrap", "image-build"])
 def bubblewrap(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     """In both profiles."""
-    return _sandboxes(request.param, base, monkeypatch)
+    return _sandboxes(request, request.param, base, monkeypatch)
 
 
 @pytest.fixture
-def steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return _sandboxes("bubblewrap", base, monkeypatch)
+def steps(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes(request, "bubblewrap", base, monkeypatch)
 
 
 @pytest.fixture
-def image_build(base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    return _sandboxes("image-build", base, monkeypatch)
+def image_build(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes(request, "image-build", base, monkeypatch)
+
+
+@pytest.fixture(params=["none", "bubblewrap", "container"])
+def limited(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes(request, request.param, base, monkeypatch)
 
 
 @pytest.fixture(params=["none", "bubblewrap"])
-def limited(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+def grouped(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     """Those whose limits kici keeps by control groups of its own."""
-    return _sandboxes(request.param, base, monkeypatch)
+    return _sandboxes(request, request.param, base, monkeypatch)
+
+
+@pytest.fixture
+def contained(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    return _sandboxes(request, "container", base, monkeypatch)

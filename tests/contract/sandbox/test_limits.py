@@ -18,7 +18,7 @@ from kici.runner.processes import gone, is_zombie
 
 MIB = 1024**2
 _TAKE = 'import time; x = bytearray({mib} << 20); print("had it", flush=True); time.sleep(1000)'
-HOG = f"{sys.executable} -I -c '{_TAKE}'; echo $?"
+HOG = f"{{python}} -I -c '{_TAKE}'; echo $?"
 BOMB = "bomb() { bomb | bomb & }; bomb 2>/dev/null; echo up; sleep 1000"
 
 
@@ -38,10 +38,8 @@ def _can_limit() -> None:
 
 
 def members(pid: int) -> list[Path]:
-    """The groups of kici that a process is in."""
-    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    names = {line.rpartition("/")[2] for line in lines}
-    return [path for path in groups() if path.name in names]
+    """The groups of its box that a process is in: ours, or podman's."""
+    return [path for path in cgroups.of_process(pid) if path.name.startswith(("kici-box-", "libpod-"))]
 
 
 def throttled(boxed: Any) -> int:
@@ -52,7 +50,7 @@ def throttled(boxed: Any) -> int:
 
 
 async def test_a_box_without_limits_has_used_something(limited: Any) -> None:
-    async with limited.running("echo up; read -r go <&3; " + HOG.format(mib=50)) as boxed:
+    async with limited.running("echo up; read -r go <&3; " + HOG.format(mib=50, python=limited.python)) as boxed:
         await boxed.line()
         before = boxed.box.usage()
         await boxed.tell("\n")
@@ -69,7 +67,7 @@ async def test_a_box_without_limits_has_used_something(limited: Any) -> None:
 async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(limited: Any) -> None:
     async with (
         limited.running("echo up; read -r go <&3; echo on", slot=1) as neighbour,
-        limited.running(HOG.format(mib=300), limits=Limits(memory_bytes=96 * MIB)) as boxed,
+        limited.running(HOG.format(mib=300, python=limited.python), limits=Limits(memory_bytes=96 * MIB)) as boxed,
     ):
         assert "Killed" in await boxed.line()
         assert await boxed.line() == "137"
@@ -133,19 +131,19 @@ async def test_a_busy_box_is_held_back_by_its_cpu_limit(limited: Any) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_no_group_is_left(limited: Any) -> None:
+async def test_no_group_is_left(grouped: Any) -> None:
     before = groups()
-    async with limited.running("echo up; sleep 1000", limits=Limits(cpus=1, pids=50)) as boxed:
+    async with grouped.running("echo up; sleep 1000", limits=Limits(cpus=1, pids=50)) as boxed:
         await boxed.line()
         assert groups() - before
     assert not groups() - before
 
 
-async def test_a_box_that_does_not_start_leaves_no_group(limited: Any) -> None:
+async def test_a_box_that_does_not_start_leaves_no_group(grouped: Any) -> None:
     before = groups()
     for _ in range(2):
         try:
-            async with limited.running("", argv=["/nonexistent/program"]) as boxed, asyncio.timeout(20):
+            async with grouped.running("", argv=["/nonexistent/program"]) as boxed, asyncio.timeout(20):
                 await boxed.box.wait()
         except SandboxUnavailable:
             pass

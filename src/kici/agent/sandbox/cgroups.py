@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kici.agent.sandbox.contract import Limits, SandboxUnavailable, Usage
-from kici.agent.sandbox.measures import SAMPLE_S, Measures
+from kici.agent.sandbox.measures import Measures
 
 DEFAULT_PIDS = 4096
 """Against fork bombs, where the operator has said nothing. A build with `make -j64` stays below 500."""
@@ -90,13 +90,42 @@ def enforceable(wanted: Limits) -> Limits:
     raise AssertionError("the last try returns or raises")
 
 
+def of_process(pid: int) -> list[Path]:
+    """The directories of the groups that a process is in; empty if it is gone."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        memberships = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for membership in memberships:
+        _, names, own = membership.split(":", 2)
+        path = _mounted(mounts, frozenset(names.split(",")) if names else frozenset(), own)
+        if path is not None and path.is_dir():
+            found.append(path)
+    return found
+
+
+def check(directories: Sequence[Path], wanted: Limits) -> None:
+    """That these limits are set on groups that somebody else has made. Raises `SandboxUnavailable`."""
+    files = {
+        "memory": ("memory.max", "memory.limit_in_bytes"),
+        "cpu": ("cpu.max", "cpu.cfs_quota_us"),
+        "pids": ("pids.max",),
+    }
+    for controller, names in files.items():
+        value = getattr(wanted, _LIMITED[controller])
+        texts = [words[0] for one in directories for name in names if (words := _words(one / name))]
+        if value is not None and not any(text.isdigit() for text in texts):
+            raise SandboxUnavailable(f"{_SETTING[controller]}: podman does not set that limit here; see job-limits.md")
+
+
 class ControlGroup:
     """Of one box. `kill` must be called."""
 
     def __init__(self, directories: list[_Directory]) -> None:
         self._directories = directories
         self._measures = Measures([one.path for one in directories])
-        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def make(cls, limits: Limits) -> ControlGroup | None:
@@ -123,8 +152,7 @@ class ControlGroup:
 
     def watch(self) -> None:
         """Measure from now on, until `kill`."""
-        self._measures.sample()
-        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self.watch)
+        self._measures.watch()
 
     def usage(self) -> Usage:
         if self._directories:
@@ -133,8 +161,7 @@ class ControlGroup:
 
     async def kill(self) -> None:
         """End every process of it, and remove it. Safe to call again. Raises `TimeoutError`."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._measures.stop()
         if self._directories:
             self._measures.sample()
         async with asyncio.timeout(_KILL_S):

@@ -8,7 +8,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -19,6 +18,7 @@ from kici.agent.sandbox.seccomp import Profile
 
 if TYPE_CHECKING:
     from kici.agent.sandbox.bubblewrap import Bubblewrap
+    from kici.agent.sandbox.podman import Options
 
 PROBE_SLOT = 477
 """The last one: no agent has so many, so a probe meets no job."""
@@ -37,7 +37,7 @@ class Choice(Struct, frozen=True):
     profile: Profile = "steps"
 
 
-def choose(mode: str, profile: Profile = "steps") -> Choice:
+def choose(mode: str, profile: Profile = "steps", container: Options | None = None) -> Choice:
     """`auto` takes bubblewrap where it works, and tells what is missing; the others insist.
 
     To know whether it works, a box is started once; this takes some milliseconds and blocks. Raises
@@ -52,7 +52,7 @@ def choose(mode: str, profile: Profile = "steps") -> Choice:
 
         return Choice(NoSandbox(), f"switched off by KICI_SANDBOX={mode}: steps run as the agent's own user")
     if mode == "container":
-        return Choice(_container(), "KICI_SANDBOX=container")
+        return Choice(_container(container), "KICI_SANDBOX=container")
     return _bubblewrap(mode, profile)
 
 
@@ -78,10 +78,12 @@ def _bubblewrap(mode: str, profile: Profile) -> Choice:
     return Choice(unfiltered, f"bubblewrap works here, but {missing}", missing)
 
 
-def _container() -> Sandbox:
-    """Imported by its name: it is loaded for those who want it only."""
-    made: Sandbox = import_module("kici.agent.sandbox.container").ContainerSandbox()
-    return made
+def _container(wanted: Options | None) -> Sandbox:
+    from kici.agent.sandbox.container import ContainerSandbox  # for those who want it only
+
+    if wanted is None:
+        raise SandboxUnavailable("KICI_SANDBOX=container is for agents: this program does not know which image")
+    return ContainerSandbox(wanted)
 
 
 def _works(make: Callable[[], Bubblewrap]) -> Bubblewrap:

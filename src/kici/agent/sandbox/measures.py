@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,17 @@ class Measures:
         self._peak: int | None = None
         self._kills: int | None = None
         self._refused: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.count()
+
+    def watch(self) -> None:
+        """Sample from now on, until `stop`."""
+        self.sample()
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self.watch)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def sample(self) -> None:
         found = _table(self._memory_stat)

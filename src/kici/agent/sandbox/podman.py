@@ -1,0 +1,96 @@
+"""Running the program `podman`: what it may see of our environment, and what its failures say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from kici.agent.sandbox.contract import Limits, SandboxUnavailable
+
+Pull = Literal["missing", "never", "always"]
+
+LABEL = "kici-agent"
+_IMAGE = re.compile(
+    r"[a-z0-9](?:[a-z0-9._/-]|:[0-9]{1,5}/)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+_PASSED = re.compile(
+    r"PATH|HOME|TMPDIR|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|REGISTRY_AUTH_FILE|CONTAINERS_\w+|(?i:\w+_proxy)"
+)
+_QUICK_S = 60.0
+_PULL_S = 1800.0
+
+
+class Options(Struct, frozen=True):
+    """What an agent's operator wants."""
+
+    image: str
+    agent: str
+    """By this its containers are known: letters and digits, the same for each agent in this work directory."""
+    pull: Pull = "missing"
+    limits: Limits = Limits()
+
+
+def program() -> str:
+    found = shutil.which("podman")
+    if found is None:
+        raise SandboxUnavailable("podman is not installed: install the package `podman`")
+    return found
+
+
+def check_image(name: str) -> None:
+    if not name:
+        raise SandboxUnavailable("KICI_SANDBOX_IMAGE is not set: name the image that jobs run in")
+    if len(name) > 512 or not _IMAGE.fullmatch(name):
+        raise SandboxUnavailable(
+            f"KICI_SANDBOX_IMAGE={name!r} is no name of an image, like docker.io/library/debian:12"
+        )
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+
+
+def have_image(options: Options) -> None:
+    """Pull it if that is wanted. Raises `SandboxUnavailable`."""
+    present = _done("image", "exists", options.image).returncode == 0
+    if options.pull == "always" or (options.pull == "missing" and not present):
+        said("pull", "--quiet", options.image, timeout_s=_PULL_S)
+    elif not present:
+        raise SandboxUnavailable(f"the image {options.image} is not on this machine, and KICI_SANDBOX_PULL=never")
+
+
+def sweep(agent: str) -> list[str]:
+    """Remove containers that this agent has left, when it was killed. Their ids."""
+    left = said("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}={agent}").split()
+    remove(left)
+    return left
+
+
+def remove(names: Collection[str]) -> None:
+    if names:
+        said("rm", "--force", "--time=0", "--ignore", *names)
+
+
+def said(*arguments: str, timeout_s: float = _QUICK_S) -> str:
+    """What it wrote. Blocks. Raises `SandboxUnavailable` with podman's own words."""
+    done = _done(*arguments, timeout_s=timeout_s)
+    if done.returncode:
+        raise SandboxUnavailable(f"podman {arguments[0]} failed ({done.returncode}): {done.stderr.strip()[-1000:]}")
+    return done.stdout
+
+
+def _done(*arguments: str, timeout_s: float = _QUICK_S) -> subprocess.CompletedProcess[str]:
+    env: Mapping[str, str] = environment()
+    try:
+        return subprocess.run(
+            [program(), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise SandboxUnavailable(f"podman {arguments[0]} was not done within {timeout_s:.0f} s") from None
