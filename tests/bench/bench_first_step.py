@@ -62,7 +62,7 @@ async def measure() -> list[Result]:
             if number >= WARM_UP:
                 floors.append(floor)
                 values.append(value)
-    return [compare("webhook_to_step_ms", values, "git fetch + checkout + bwrap true", floors, limit=8)]
+    return [compare("webhook_to_step_ms", values, "git fetch + checkout + bwrap true", floors, limit=3)]
 
 
 async def _agents(up: Stack) -> bool | None:

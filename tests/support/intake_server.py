@@ -11,6 +11,7 @@ from typing import Any
 from asyncpg import Pool, Record
 
 from kici.orchestrator.api import agent_tokens, concurrency
+from kici.orchestrator.api import agents as agents_api
 from kici.orchestrator.api import sources as sources_api
 from kici.orchestrator.http import application
 from kici.orchestrator.identity.access import Access
@@ -84,6 +85,7 @@ class Orchestrator:
                 access, self.pool, self.secrets, self.sources, self.notifier, public_url=lambda: self.url
             ),
             *agent_tokens.routes(access, self.pool, self.notifier),
+            *agents_api.routes(self.pool, access),
             *concurrency.routes(self.pool, access, self.notifier, release=release_by_hand),
         ]
 

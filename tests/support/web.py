@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 class Web:
     """`url`/git/NAME serves `repositories`/NAME by git's own http-backend."""
 
-    def __init__(self, repositories: Path) -> None:
+    def __init__(self, repositories: Path, tls: ssl.SSLContext | None = None) -> None:
         self.repositories = repositories
         self.authorization = ""
         """What a request must carry; empty = nothing is asked for."""
@@ -31,6 +32,8 @@ class Web:
         self.git_allowed = threading.Event()
         self.git_allowed.set()
         self.git_asked = threading.Event()
+        self.git_status = 0
+        """What requests for repositories are answered with; 0 = as they should be."""
         self.git_protocol_0 = False
         """As servers that give no commit by its name."""
         self.cut_answers = 0
@@ -39,7 +42,9 @@ class Web:
         """SHA-256 → content."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Web]:
@@ -88,6 +93,9 @@ class Web:
         elif parts.path.startswith("/git/"):
             self.git_asked.set()
             self.git_allowed.wait(30)
+            if self.git_status:
+                _send(request, self.git_status, b"no")
+                return
             with contextlib.suppress(ConnectionError):
                 self._git(request, parts.path.removeprefix("/git"), parts.query, body)
         elif parts.path.endswith("/context"):

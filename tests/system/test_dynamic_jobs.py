@@ -130,10 +130,10 @@ async def test_what_only_running_code_can_tell_is_the_same_here_and_there(up: St
         "report": {"test (api)": "api{push}", "test (web)": "web{push}"}
     }
     assert there["generated"]["jobs"]["total"]["outputs"]["total"]["two"] == "success {'count': 20, 'double': 40}"
-    await _rerun_asks_again(up, sha)
+    await _rerun_takes_what_was_made(up, sha)
 
 
-async def _rerun_asks_again(up: Stack, sha: str) -> None:
+async def _rerun_takes_what_was_made(up: Stack, sha: str) -> None:
     run = next(one for one in await up.runs(sha) if one["workflowName"] == "generated")
     await up.kici("runs", "rerun", run["runId"], "--failed")
 
@@ -144,9 +144,10 @@ async def _rerun_asks_again(up: Stack, sha: str) -> None:
     ended = await up.ended(await up.until(again, "the rerun", 30))
     jobs = await up.jobs(ended["runId"])
     assert {name: bool(job["reusedFromRunId"]) for name, job in jobs.items()} == {
-        "plan": True, "init: shards": False, "one": False, "two": False,
-        "collect (x)": False, "collect (y)": False, "bad": False, "total": False,
+        "plan": True, "init: shards": True, "one": True, "two": True,
+        "collect (x)": True, "collect (y)": True, "bad": False, "total": False,
     }  # fmt: skip
-    assert jobs["one"]["status"] == "success"
+    assert (jobs["one"]["status"], jobs["bad"]["status"], jobs["total"]["status"]) == ("success", "failed", "success")
+    assert jobs["total"]["outputs"]["total"]["two"] == "success {'count': 20, 'double': 40}"
     refused = await up.kici("runs", "rerun", run["runId"], "--job", "nope", check=False)
     assert "the run has no job 'nope'; it has: plan, init: shards, shards, total" in refused

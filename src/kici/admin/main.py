@@ -13,7 +13,7 @@ from kici import __version__
 from kici.program import LazyGroup, run
 
 _GROUPS = {
-    "agent": ("kici.admin.commands.agent", "group", "Tokens that let agents connect."),
+    "agent": ("kici.admin.commands.agent", "group", "Tokens that let agents connect, and those that are."),
     "caches": ("kici.admin.commands.caches", "group", "Entries of the caches of jobs."),
     "concurrency": ("kici.admin.commands.concurrency", "group", "Concurrency groups: who holds a slot, who waits."),
     "queue": ("kici.admin.commands.queue", "group", "The queue: what waits and why, pauses, caps."),

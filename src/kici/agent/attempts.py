@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 import structlog
@@ -19,6 +19,7 @@ from kici.wire.agent import (
     Heartbeat,
     Hello,
     JobRejected,
+    JobStatusChanged,
     Welcome,
 )
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
@@ -58,7 +59,9 @@ class Attempts:
         self._here: set[AttemptRef] = set()
         """Something of them is on this machine: processes, or their directory, which goes after the end was told."""
         self._latest: OrderedDict[str, int] = OrderedDict()
-        self._draining = False
+        self.ended: Counter[str] = Counter()
+        """Jobs whose end was told, by its status."""
+        self.draining = False
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -83,12 +86,12 @@ class Attempts:
             slots=settings.agent_slots,
             clock_ms=int(time.time() * 1000),
             attempts=tuple(self._jobs),
-            draining=self._draining,
+            draining=self.draining,
             facts=self._identity.facts,
         )
 
     def heartbeat(self, number: int) -> Heartbeat:
-        return Heartbeat(number, attempts=tuple(self._working()), draining=self._draining, not_taking=self._disk())
+        return Heartbeat(number, attempts=tuple(self._working()), draining=self.draining, not_taking=self._disk())
 
     def welcomed(self, welcome: Welcome) -> None:
         for ref in welcome.forget:
@@ -122,7 +125,7 @@ class Attempts:
 
     def drain(self) -> None:
         """Take no more jobs."""
-        self._draining = True
+        self.draining = True
         self._shop.standby.retire()
         self.on_change()
 
@@ -140,15 +143,19 @@ class Attempts:
     def stop(self) -> None:
         self._stopped.set()
 
+    @property
+    def running(self) -> int:
+        return len(self._working())
+
     # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _working(self) -> list[AttemptRef]:
         return [ref for ref, job in self._jobs.items() if job.reported is None]
 
     def _refusal(self) -> str | None:
-        if self._draining:
+        if self.draining:
             return "draining"
-        if len(self._working()) >= self._shop.settings.agent_slots:
+        if self.running >= self._shop.settings.agent_slots:
             return "busy"
         if self._disk():
             return "disk"
@@ -172,6 +179,8 @@ class Attempts:
             job.fail(f"the agent could not carry out the job: {type(error).__name__}: {error}")
         finally:
             self._here.discard(job.ref)
+            if job.reported is not None and isinstance(job.reported.body, JobStatusChanged):
+                self.ended[job.reported.body.status] += 1
             self._changed.set()
             self.on_change()
         if job.reported is not None:

@@ -91,6 +91,11 @@ class Connection:
         self._beat_now = asyncio.Event()
         self._socket: ClientConnection | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Welcomed, and not lost since."""
+        return self._socket is not None
+
     def beat(self) -> None:
         """Send a heartbeat at once: something that it tells has changed."""
         self._beat_now.set()

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from kici.agent import ca_bundle
 from kici.agent.errors import DiskFull, PreparationFailed
 from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.workspace import Workspace
@@ -115,7 +116,7 @@ class Git:
             *("git", "-C", self._directory),
             *arguments,
             cwd="/",
-            env=_environment(f"{self._root}/home", settings),
+            env=self._environment(settings),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -135,6 +136,13 @@ class Git:
         if code:
             self._raise(arguments, code, said.decode(errors="replace").strip())
         return out
+
+    def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        environment = _environment(f"{self._root}/home", settings)
+        if (self.space.root / ca_bundle.FILE).exists():
+            # The operator's file may lie where the slot's user cannot go.
+            environment["GIT_SSL_CAINFO"] = environment["SSL_CERT_FILE"] = f"{self._root}/{ca_bundle.FILE}"
+        return environment
 
     def _raise(self, arguments: Sequence[str], code: int, said: str) -> None:
         if any(sign in said for sign in _FULL):

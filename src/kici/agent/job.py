@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import checkout, context, environment, facts, verify_kici
+from kici.agent import ca_bundle, checkout, context, environment, facts, verify_kici
 from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
@@ -197,6 +197,8 @@ class Job:
         wanted = self._dispatch.checkout
         source = checkout.remote(self._dispatch, self._shop.settings.http_url)
         await self._shop.hooks.before(BEFORE_CHECKOUT, self._about(space, await known), self._reporter.say)
+        if self._shop.settings.ca_bundle:
+            ca_bundle.hand_over(self._shop.settings.ca_bundle, space)
         git = await checkout.fetch(space, source, wanted, self._reporter.say)
         files = await checkout.kici_files(git, wanted.workflow_sha)
         lock = verify_kici.verify(files, self._dispatch.lock_sha256)
@@ -243,6 +245,8 @@ class Job:
                 ref=self._dispatch.checkout.ref,
                 home=inside(space.home),
                 tmp=inside(space.tmp),
+                machine=execution.machine(),
+                ca_bundle=inside(space.root / ca_bundle.FILE) if self._shop.settings.ca_bundle else "",
             ),
             tmp=inside(space.tmp),
             packages=inside(space.packages) if self._has_packages else "",

@@ -14,14 +14,15 @@ import structlog
 
 import kici
 from kici import settings_names
-from kici.agent import facts, own_id, own_log, workspace
+from kici.agent import ca_bundle, facts, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.dependencies import Dependencies, clear_unfinished
 from kici.agent.disk import Disk
 from kici.agent.drain import Drain
+from kici.agent.endpoints import Endpoints, State, listening
 from kici.agent.error_groups import leaves
-from kici.agent.errors import SettingsInvalid
+from kici.agent.errors import SettingsInvalid, TurnedAway
 from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
@@ -38,6 +39,9 @@ log = structlog.get_logger(__name__)
 REMOVE_S = 10.0
 """At the end, for removing what jobs have left. The next agent removes the rest."""
 
+NOT_WANTED = 77
+"""Exit code (`EX_NOPERM`): starting again mends nothing."""
+
 USAGE = """usage: kici-agent [--version] [--help]
 
 Runs jobs of a kici orchestrator. It takes no arguments: everything is set in the environment.
@@ -52,17 +56,20 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_SANDBOX_IMAGE       that jobs run in; for the sandbox `container`
   KICI_SANDBOX_PULL        missing, always, never (missing)
+  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
-  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_WORK_DIR            where jobs run
+  KICI_CA_BUNDLE           certificate authorities, a PEM file
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
   KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
+  KICI_AGENT_HTTP          <port> or <host>:<port> for /health, /ready, /metrics (off)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
 
 SIGTERM: jobs get 10 s, then they are cancelled. SIGUSR1: jobs finish, then the agent ends.
+Exit codes: 0 asked to leave, 1 cannot start or go on, 2 wrong arguments, 77 the orchestrator will not have this agent.
 """
 
 
@@ -72,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _answer(given)
     try:
         settings = load(os.environ)
+        if settings.ca_bundle:
+            ca_bundle.check(settings.ca_bundle)
+            ca_bundle.use(settings.ca_bundle, os.environ)
         own_log.configure(settings)
         for name, meant in settings_names.misspelt(os.environ, settings_names.AGENT):
             log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
@@ -84,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asyncio.run(serve(msgspec.structs.replace(settings, agent_id=name)))
     except KiciError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return NOT_WANTED if isinstance(error, TurnedAway) else 1
     return 0
 
 
@@ -92,6 +102,8 @@ async def serve(settings: Settings) -> None:
     """Until a signal asks to leave. Raises `TurnedAway`, `SandboxUnavailable`."""
     drain = Drain(drain_s=settings.drain_s)
     drain.listen()
+    # Before anything else: a port in use must not be found when a job was taken already.
+    listener = listening(settings.agent_http) if settings.agent_http else None
     settings = _limited(settings)
     choice = choose(settings.sandbox, settings.sandbox_profile, settings.container)
     if settings.job_pids is None:
@@ -130,10 +142,22 @@ async def serve(settings: Settings) -> None:
         connection.beat()
 
     attempts.on_change = changed
+
+    def state() -> State:
+        return State(
+            agent_id=settings.agent_id,
+            connected=connection.connected,
+            draining=attempts.draining,
+            slots=settings.agent_slots,
+            running=attempts.running,
+            ended=attempts.ended,
+        )
+
     try:
         async with asyncio.TaskGroup() as group:
-            running = (connection, attempts, standby, trash, disk)
-            services = [group.create_task(service.run()) for service in running]
+            services = [group.create_task(one.run()) for one in (connection, attempts, standby, trash, disk)]
+            if listener is not None:
+                services.append(group.create_task(Endpoints(listener, state).run()))
             await drain.run(attempts, outbox.empty())
             await connection.leave("drained")
             await trash.settle(REMOVE_S)

@@ -42,14 +42,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Required for `container`."""
     sandbox_pull: Pull = "missing"
     agent_slots: int = 1
+    standby: bool = True
+    """A runner is started ahead of its job, in each free slot."""
     job_memory: int | None = None
     """Bytes; None = no limit."""
     job_cpus: Annotated[float, msgspec.Meta(ge=0.01, le=4096)] | None = None
     job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
     """None = `cgroups.DEFAULT_PIDS` where that can be had."""
-    standby: bool = True
-    """A runner is started ahead of its job, in each free slot."""
     work_dir: Path = Path()
+    ca_bundle: Path | None = None
+    """Certificate authorities, in PEM: all that count, in place of the machine's."""
     max_log_size_bytes: int = 10_485_760
     """Of one step."""
     min_free_bytes: int = 200 * 1024 * 1024
@@ -65,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
     die_with_parent: bool = False
+    agent_http: tuple[str, int] | None = None
+    """Where `/health`, `/ready` and `/metrics` are answered."""
     log_level: Literal["debug", "info", "warn", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "plain"] = "auto"
 
@@ -109,8 +113,12 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     values["agent_token"] = _token(given["agent_token"], given["agent_token_file"])
     values["labels"] = _labels(given["labels"])
     values["work_dir"] = Path(given["work_dir"] or Path(tempfile.gettempdir()) / "kici-agent").absolute()
+    if given["ca_bundle"]:
+        values["ca_bundle"] = Path(given["ca_bundle"]).absolute()
     if given["hooks_dir"]:
         values["hooks_dir"] = Path(given["hooks_dir"])
+    if given["agent_http"]:
+        values["agent_http"] = _address(given["agent_http"])
     for name in ("sandbox", "sandbox_profile", "sandbox_network", "sandbox_pull", "log_level", "log_format"):
         if name in values:
             values[name] = given[name].lower()
@@ -146,6 +154,14 @@ def _check_url(url: str) -> None:
         )
     if parts.username or parts.password:
         raise SettingsInvalid("KICI_ORCHESTRATOR_URL holds a user or password: set KICI_AGENT_TOKEN instead")
+
+
+def _address(given: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`, or a port of loopback."""
+    host, _, port = given.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise SettingsInvalid(f"KICI_AGENT_HTTP is {given!r}: give a port, which is of 127.0.0.1, or <host>:<port>")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def _bytes(variable: str, given: str) -> int:

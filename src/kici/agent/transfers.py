@@ -55,12 +55,23 @@ class Keeper(Protocol):
     def mask(self, value: str) -> None: ...
 
 
+class BrokenOff(KiciError):
+    """The runner could not send the rest."""
+
+    code = "upload_broken_off"
+    status = 422
+
+
+class _Pieces(asyncio.Queue[bytes | BrokenOff | None]):
+    """Of one upload; None is its end."""
+
+
 class Transfers:
     def __init__(self, keeper: Keeper, send: Callable[[FromHost], Awaitable[None]]) -> None:
         self._keeper = keeper
         self._send = send
         self._handed_over = HandedOver()
-        self._uploads: dict[int, asyncio.Queue[bytes | None]] = {}
+        self._uploads: dict[int, _Pieces] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._last = -1
         """Requests are numbered upwards, so that an answered one is not taken for a new one."""
@@ -74,10 +85,10 @@ class Transfers:
                     raise ProtocolBroken(f"it sent {len(data):,} bytes of an artifact that it does not upload")
                 await self._uploads[request].put(data)
                 return
-            case ArtifactEnd():
+            case ArtifactEnd(broken=broken):
                 if request not in self._uploads:
                     raise ProtocolBroken("it sent the end of an artifact that it does not upload")
-                await self._uploads.pop(request).put(None)
+                await self._uploads.pop(request).put(BrokenOff("it was not sent to its end") if broken else None)
                 return
         self._check_new(request)
         match message:
@@ -131,7 +142,7 @@ class Transfers:
     def _take(
         self, request: int, refused: str, keep: Callable[[AsyncIterator[bytes]], Awaitable[None]]
     ) -> Coroutine[Any, Any, Reply]:
-        pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        pieces = _Pieces(_AHEAD)
         self._uploads[request] = pieces  # now: what is sent next may be heard before the coroutine has begun
 
         async def take() -> Reply:
@@ -141,8 +152,9 @@ class Transfers:
                     await keep(stream)
                 except (KiciError, OSError) as failure:
                     error = str(failure)
-            async for _ in stream:  # what a refused upload still sends
-                pass
+            with suppress(BrokenOff):
+                async for _ in stream:  # what a refused upload still sends
+                    pass
             return Reply(request, error)
 
         return take()
@@ -180,8 +192,11 @@ class Transfers:
         return Reply(request, value=await self._keeper.emit(name, payload, key))
 
 
-async def _stream(pieces: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+async def _stream(pieces: _Pieces) -> AsyncIterator[bytes]:
+    """Raises `BrokenOff`: whoever keeps it drops what has come."""
     while (piece := await pieces.get()) is not None:
+        if isinstance(piece, BrokenOff):
+            raise piece
         yield piece
 
 

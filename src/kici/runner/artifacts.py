@@ -1,14 +1,16 @@
-"""`ctx.artifacts`: files packed by `tar` go to the host in pieces, and come back so. Nothing is kept on the way."""
+"""`ctx.artifacts`: files go to the host as an archive in pieces, and come back so: whole or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 import glob
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
+from kici.runner.archive import pack, scratch, unpack
+from kici.runner.placing import lay_over
+from kici.runner.program import ArtifactFailed
 from kici.runner.shell import Activity, Doing
-from kici.runner.tar import ArtifactFailed, Tar
 from kici.runner.transfers import Transfers
 
 
@@ -24,7 +26,7 @@ class Artifacts:
         async def upload() -> None:
             several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
             members = _members(self._root, [os.fspath(path) for path in several])
-            await self._transfers.store(name, _packed(self._root, members))
+            await self._transfers.store(name, pack(self._root, [os.path.join(".", member) for member in members]))
 
         return Doing(self._activity, upload)
 
@@ -32,7 +34,9 @@ class Artifacts:
         async def download() -> list[str]:
             directory = os.path.join(self._root, into)
             os.makedirs(directory, exist_ok=True)
-            unpacked = await _unpacked(directory, self._transfers.fetch(name))
+            with scratch(directory) as top:
+                await unpack(self._transfers.fetch(name), top)
+                unpacked = await asyncio.to_thread(lay_over, top, directory)
             return [os.path.normpath(os.path.join(into, path)) for path in unpacked]
 
         return Doing(self._activity, download)
@@ -58,40 +62,3 @@ def _members(root: str, paths: Sequence[str]) -> list[str]:
     if not found:
         raise ArtifactFailed("no path is given")
     return list(found)
-
-
-async def _packed(root: str, members: Sequence[str]) -> AsyncIterator[bytes]:
-    names = b"".join(os.fsencode(os.path.join(".", member)) + b"\0" for member in members)
-    tar = Tar(
-        ["tar", "--create", "--file=-", f"--directory={root}", "--null", "--verbatim-files-from", "--files-from=-"]
-    )
-    writing = asyncio.create_task(tar.write_all(names))
-    try:
-        while piece := await tar.read():
-            yield piece
-        await writing
-        await tar.check()
-    finally:
-        writing.cancel()
-        tar.close()
-
-
-async def _unpacked(directory: str, data: AsyncIterator[bytes]) -> list[str]:
-    tar = Tar(
-        [
-            "tar", "--extract", "--file=-", f"--directory={directory}", "--no-same-owner", "--no-same-permissions",
-            "--verbose", "--quoting-style=literal",
-        ]
-    )  # fmt: skip
-    listing = asyncio.create_task(tar.read_all())
-    try:
-        async for piece in data:
-            await tar.write(piece)
-        tar.close_input()
-        names = await listing
-        await tar.check()
-    finally:
-        listing.cancel()
-        tar.close()
-    members = (os.path.normpath(os.fsdecode(name)) for name in names.split(b"\n") if name and not name.endswith(b"/"))
-    return sorted(members)

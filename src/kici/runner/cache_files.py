@@ -1,6 +1,6 @@
 """The files of a cache: of the checkout and of the home directory, packed by `tar` under `repo/` and `home/`.
 
-What is restored lies over what is there: exactly the paths of the cache are touched, and what stands beside them stays.
+What is restored takes the place of what is there: of exactly the paths of the cache, and what stands beside them stays.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +16,10 @@ from types import TracebackType
 from kici.engine import templates
 from kici.engine.patterns import matches
 from kici.errors import KiciError
+from kici.runner.archive import SCRATCH_PREFIX, pack, scratch, unpack
+from kici.runner.placing import replace
+from kici.runner.program import ArtifactFailed
 from kici.runner.shell import Activity, Doing
-from kici.runner.tar import ArtifactFailed, Tar
 from kici.runner.transfers import Transfers
 from kici.sdk.caches import Cache
 
@@ -36,26 +37,19 @@ class CacheFiles:
     async def restore(self, key: str, paths: Sequence[str], prefixes: Sequence[str]) -> str:
         """The key of the entry that was restored; empty if there was none. Raises `ArtifactFailed`."""
         found: list[str] = []
-        with tempfile.TemporaryDirectory(prefix="kici-cache-") as top:
-            tar: Tar | None = None
-            try:
-                async for piece in self._transfers.fetch_cache(key, prefixes, found):
-                    tar = tar or Tar(
-                        ["tar", "--extract", "--file=-", f"--directory={top}", "--no-same-owner",
-                         "--no-same-permissions", "--", *map(_member, paths)]
-                    )  # fmt: skip
-                    await tar.write(piece)
-                if tar is not None:
-                    tar.close_input()
-                    await tar.read_all()
-                    await tar.check(missing_is_fine=True)
-            finally:
-                if tar is not None:
-                    tar.close()
+        with scratch(self._beside(paths)) as top:
+            await unpack(self._transfers.fetch_cache(key, prefixes, found), top)
             if found:  # only now: an archive that was cut off touches nothing
-                for path in paths:
-                    await asyncio.to_thread(_put, os.path.join(top, _member(path)), *self._place(path))
+                moves = [(os.path.join(top, _member(path)), *self._place(path)) for path in paths]
+                await asyncio.to_thread(replace, moves)
         return found[0] if found else ""
+
+    def _beside(self, paths: Sequence[str]) -> str:
+        """Where to unpack: on the file system of what is restored, or the move would be a copy."""
+        home = os.path.expanduser("~")
+        place = home if all(path.startswith("~/") for path in paths) else self._root
+        os.makedirs(place, exist_ok=True)
+        return place
 
     def _place(self, path: str) -> tuple[str, str]:
         """Where a path of a cache is, and what it must not leave."""
@@ -71,7 +65,7 @@ class CacheFiles:
             missing = ", ".join(path for path, member in zip(paths, members, strict=True) if member not in there)
             if not there:
                 raise ArtifactFailed(f"{key} was not saved: {missing} is not there")
-            await self._transfers.save_cache(key, _packed(top, there))
+            await self._transfers.save_cache(key, pack(top, there))
             return missing
 
     def _digest(self, globs: Sequence[str]) -> str:
@@ -154,42 +148,11 @@ def _member(path: str) -> str:
     return f"{place}/{normal}"
 
 
-def _put(source: str, target: str, top: str) -> None:
-    """Lay what was unpacked over what is there. Raises `ArtifactFailed`."""
-    if not os.path.lexists(source):
-        return
-    parent = os.path.dirname(target.rstrip("/"))
-    os.makedirs(parent, exist_ok=True)
-    if not (os.path.realpath(parent) + os.sep).startswith(os.path.realpath(top) + os.sep):
-        raise ArtifactFailed(f"{target} leads out of {top} by a symbolic link")
-    if os.path.islink(target):
-        raise ArtifactFailed(f"{target} is a symbolic link: what is restored would go where it leads")
-    done = subprocess.run(
-        ["cp", "-a", "-T", "--remove-destination", "--", source, target.rstrip("/")],
-        capture_output=True,
-        env=os.environ | {"LC_ALL": "C"},
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ArtifactFailed(f"cp failed: {lines[0] if lines else done.returncode}")
-
-
-async def _packed(top: str, members: Sequence[str]) -> AsyncIterator[bytes]:
-    tar = Tar(["tar", "--create", "--file=-", f"--directory={top}", "--", *members])
-    try:
-        tar.close_input()
-        while piece := await tar.read():
-            yield piece
-        await tar.check()
-    finally:
-        tar.close()
-
-
 def _files_below(root: str) -> Iterable[str]:
     for directory, folders, names in os.walk(root):
         if directory == root and ".git" in folders:
             folders.remove(".git")
+        folders[:] = [name for name in folders if not name.startswith(SCRATCH_PREFIX)]
         for name in names:
             whole = os.path.join(directory, name)
             if os.path.isfile(whole) and not os.path.islink(whole):

@@ -9,7 +9,7 @@ from typing import Any
 
 from kici.errors import KiciError
 from kici.runner.link import Link
-from kici.runner.tar import ArtifactFailed
+from kici.runner.program import ArtifactFailed
 from kici.wire.runner import (
     ArtifactBegin,
     ArtifactData,
@@ -125,9 +125,13 @@ class Transfers:
     ) -> str:
         """Why it was not kept; empty if it was."""
         await self._link.post(begin)
-        async for piece in data:
-            await self._link.post(ArtifactData(request, piece))
-        await self._link.post(ArtifactEnd(request))
+        whole = False
+        try:
+            async for piece in data:
+                await self._link.post(ArtifactData(request, piece))
+            whole = True
+        finally:
+            await self._link.post(ArtifactEnd(request, broken=not whole))
         answer = await answers.get()
         return _error(answer) if isinstance(answer, bytes) or answer.error else ""
 

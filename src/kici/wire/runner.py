@@ -140,6 +140,8 @@ class ArtifactBegin(Message, frozen=True, tag="artifact.begin"):
 
 class ArtifactEnd(Message, frozen=True, tag="artifact.end"):
     request: int
+    broken: bool = False
+    """What was sent is not all: nothing is to be kept of it."""
 
 
 class ArtifactFetch(Message, frozen=True, tag="artifact.fetch"):

@@ -3,47 +3,109 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.sandbox.launch import SOURCE, interpreter_paths
 
 UID = 61_100
 TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parents[2]
+USER = f"kici-test:x:{UID}:{UID}::/nonexistent:/bin/sh"
+RANGE = "kici-test:300000:65536"
 
 
-def as_user(command: list[str]) -> list[str]:
-    """Run a command as another user, who may enter the directories of the interpreter and of this repository."""
-    assert shutil.which("setpriv")
-    repository = TESTS.parents[2]
-    argv = [find_bwrap(), "--die-with-parent", "--dev-bind", "/", "/"]
-    argv += ["--perms", "0755", "--tmpfs", str(Path.home())]
-    argv += list(_bound([*interpreter_paths(), repository]))
-    return [*argv, "setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *command]
+def as_user(command: Sequence[str], files: Path, ranges: str = RANGE) -> list[str]:
+    """Run a command as another user, who may enter the directories of the interpreter and of this repository.
+
+    In a mount namespace, not in a box: `newuidmap` is a setuid program, and works in no box. `files` is an empty
+    directory; the user has an entry in `/etc/passwd` and `ranges` in `/etc/subuid`.
+    """
+    lines = ["set -e"]
+    for name, content in (
+        ("passwd", Path("/etc/passwd").read_text().rstrip() + f"\n{USER}\n"),
+        ("subuid", ranges + "\n"),
+        ("subgid", ranges + "\n"),
+    ):
+        (files / name).write_text(content)
+        if not (Path("/etc") / name).exists():
+            lines.append(f"touch /etc/{name}")
+        lines.append(f"mount --bind {shlex.quote(str(files / name))} /etc/{name}")
+    home, old = shlex.quote(str(Path.home())), shlex.quote(str(files / "home"))
+    lines += [f"mkdir {old}", f"mount --rbind {home} {old}", f"mount -t tmpfs -o mode=0755 kici-test {home}"]
+    for path in _below_home([*interpreter_paths(), REPOSITORY]):
+        source = shlex.quote(str(files / "home" / path.relative_to(Path.home())))
+        lines += [f"mkdir -p {shlex.quote(str(path))}", f"mount --bind {source} {shlex.quote(str(path))}"]
+    lines.append(f"umount -l {old}")
+    lines.append(f'exec setpriv --reuid={UID} --regid={UID} --clear-groups -- "$@"')
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(lines), "sh", *command]
 
 
-def _bound(paths: list[Path]) -> Iterator[str]:
+def _below_home(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
-        if path.is_relative_to(Path.home()):
-            for parent in reversed(path.parents):
-                if parent.is_relative_to(Path.home()) and parent != Path.home():
-                    yield from ("--perms", "0755", "--dir", str(parent))
-            yield from ("--ro-bind", str(path), str(path))
+        if path.is_relative_to(Path.home()) and path != Path.home():
+            yield path
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as a user already")
-def test_the_suite_passes_for_an_agent_that_is_not_root() -> None:
-    suites = [str(TESTS / f"test_{name}.py") for name in ("contract", "isolation", "choose")]
-    pytest_ = [sys.executable, "-m", "pytest", "-n0", "-q", "--rootdir", str(TESTS.parents[2]), *suites]
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(SOURCE), "LANG": "C.UTF-8"}
+def run_suites(*names: str, files: Path, ranges: str = RANGE, options: Sequence[str] = ()) -> str:
+    suites = [str(TESTS / f"test_{name}.py") for name in names]
+    argv = [sys.executable, "-m", "pytest", "-n0", "-rfEs", "--rootdir", str(REPOSITORY), *options, *suites]
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": "/nonexistent",
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+    }
     ran = subprocess.run(
-        as_user(pytest_), env=environment, capture_output=True, text=True, timeout=110, cwd=TESTS.parents[2]
+        as_user(argv, files, ranges), env=environment, capture_output=True, text=True, timeout=115, cwd=REPOSITORY
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.count(".") > 30
+    return ran.stdout
+
+
+@pytest.fixture
+def files(base: Path) -> Path:
+    directory = base / "files"
+    directory.mkdir(mode=0o755)
+    return directory
+
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as a user already")
+
+
+@pytest.fixture(autouse=True)
+def newuidmap() -> None:
+    if shutil.which("newuidmap") is None:
+        if os.environ.get("CI"):
+            raise FileNotFoundError("newuidmap is not installed: the package uidmap has it")
+        pytest.skip("newuidmap is not installed")
+
+
+def test_the_suite_passes_for_an_agent_that_is_not_root(files: Path) -> None:
+    assert run_suites("contract", "isolation", "choose", files=files).count(".") > 60
+
+
+def test_the_attacks_fail_against_an_agent_that_is_not_root(files: Path) -> None:
+    assert run_suites("attacks", "seccomp", files=files).count(".") > 40
+
+
+def test_without_ranges_of_ids_image_builds_are_refused_with_the_command_that_gives_them(files: Path) -> None:
+    program = (
+        "from kici.agent.sandbox.choose import choose\n"
+        "from kici.agent.sandbox.contract import SandboxUnavailable\n"
+        "try:\n    choose('auto', 'image-build')\nexcept SandboxUnavailable as error:\n    print(error)\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = as_user([sys.executable, "-c", program], files, "somebody-else:300000:65536")
+    ran = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    assert (
+        "KICI_SANDBOX_PROFILE=image-build, but image builds need 65,536 ids for kici-test in /etc/subuid" in ran.stdout
+    )
+    assert "usermod --add-subuids" in ran.stdout

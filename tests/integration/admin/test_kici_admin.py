@@ -215,3 +215,33 @@ def test_what_is_called_wrongly_ends_with_2(tmp_path: Path) -> None:
         assert called.returncode == 2, arguments
         assert "Traceback" not in called.stderr
         assert called.stderr
+
+
+async def test_connected_agents_are_listed_with_their_sandbox_and_what_it_lacks(admin: Run, pool: Pool[Record]) -> None:
+    assert "No agent is connected" in (await admin("agent", "connected")).stderr
+    await pool.execute(
+        """
+        insert into coordinators (instance, lease_expires_at, version) values ('here', now() + interval '1 day', 't')
+        """
+    )
+    for name, facts in (
+        ("builder", {"sandbox": "bubblewrap", "sandbox_profile": "image-build", "sandbox_fallback": ""}),
+        ("open", {"sandbox": "none", "sandbox_fallback": "no sandbox: \x1b[2Jno namespaces"}),
+        ("old", {}),
+    ):
+        await pool.execute(
+            """
+            insert into agent_sessions (id, agent_id, boot_id, coordinator, protocol, version, labels, slots, facts)
+            values (gen_random_uuid(), $1, 'boot', 'here', 1, '1.0', '{gpu}', 2, $2)
+            """,
+            name,
+            facts,
+        )
+    told = await admin("agent", "connected")
+    rows = {line.split()[0]: line for line in told.stdout.splitlines()[2:]}
+    assert "bubblewrap (image-build)" in rows["builder"]
+    assert rows["open"].split()[4] == "none"
+    assert rows["old"].split()[4] == "?"
+    assert told.stderr == "open: jobs are less protected than they could be: no sandbox: ?[2Jno namespaces\n"
+    listed = json.loads((await admin("agent", "connected", "--json")).stdout)["agents"]
+    assert [one["agentId"] for one in listed] == ["builder", "old", "open"]

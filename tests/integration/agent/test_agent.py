@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
@@ -128,6 +131,46 @@ async def settled(bench: Bench) -> None:
 # ── a job that goes well ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:
+    """The agent fetches; only the steps are without a network."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reach = f"(exec 4<>/dev/tcp/127.0.0.1/{port}) && echo reached || echo alone"
+        repository = bench.repository(f"{reach}; cat README.md; pwd; echo end")
+        async with bench.agent(KICI_SANDBOX="bubblewrap", KICI_SANDBOX_NETWORK="isolated") as agent:
+            await bench.orchestrator.send(bench.dispatch(repository))
+            end = await bench.orchestrator.end(JOB)
+            assert (end.status, end.error) == ("success", ""), agent.log()
+    log = await bench.orchestrator.log(JOB, 0)
+    assert "alone\n" in log
+    assert "reached" not in log
+    assert "hello\n" in log
+    assert "/work/src\n" in log
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"KICI_SANDBOX": "none", "KICI_SANDBOX_PROFILE": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
+        ({"KICI_SANDBOX": "both"}, "KICI_SANDBOX cannot be used"),
+    ],
+)
+def test_an_agent_that_cannot_keep_its_jobs_as_it_must_does_not_start(
+    settings: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    environment = {"KICI_ORCHESTRATOR_URL": "ws://127.0.0.1:9/ws", "KICI_WORK_DIR": str(tmp_path), **settings}
+    ran = subprocess.run(
+        [sys.executable, "-m", "kici.agent.main"],
+        env={name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 1
+    assert f"error: {reason}" in ran.stderr or reason in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("sandbox", ["false", "auto"])
 async def test_a_job_is_checked_out_verified_run_and_reported(bench: Bench, sandbox: str) -> None:
     repository = bench.repository("cat README.md; echo $KICI_JOB_NAME $GREETING; pwd", "test -d .git")
@@ -168,6 +211,28 @@ print("seen", kici.sdk.jobs_seen, own, flush=True)
             assert (await bench.orchestrator.end(job)).status == "success", agent.log()
     for job in jobs:
         assert "seen 1 1" in await bench.orchestrator.log(job, 0)
+
+
+async def test_a_failed_job_is_counted_as_failed(bench: Bench) -> None:
+    good, bad = bench.repository("true"), KiciRepository(bench.base / "repositories" / "bad", {"build": ["exit 3"]})
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    async with bench.agent(KICI_AGENT_HTTP=str(port)) as agent:
+        for job, repository in ((JOB, good), (OTHER, bad)):
+            dispatch = bench.dispatch(repository, job)
+            place = Checkout(f"{bench.web.url}/git/{repository.root.name}/.git", repository.sha, repository.sha)
+            await bench.orchestrator.send(msgspec.structs.replace(dispatch, checkout=place))
+            await bench.orchestrator.end(job)
+        await bench.orchestrator.until(lambda: bench.orchestrator.heartbeats[-1].attempts == (), "an idle agent")
+        async with httpx.AsyncClient() as client:
+
+            async def counted() -> bool:
+                text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+                return 'total{status="success"} 1\n' in text and 'total{status="failed"} 1\n' in text
+
+            await until(counted)
+        agent.send(signal.SIGTERM)
+        assert await agent.ended() == 0
 
 
 async def test_a_job_that_has_no_timeout_has_the_orchestrators(bench: Bench) -> None:
@@ -624,7 +689,7 @@ async def test_an_idle_agent_is_small_and_leaves_at_once_with_the_runner_that_wa
 async def test_an_agent_that_is_turned_away_says_why_and_exits(bench: Bench) -> None:
     bench.orchestrator.refuse = (CloseCode.AUTH_FAILED, "this token was revoked")
     async with bench.agent() as agent:
-        assert await agent.ended() == 1
+        assert await agent.ended() == 77
     assert "error: this token was revoked" in agent.log()
 
 

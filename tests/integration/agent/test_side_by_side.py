@@ -72,9 +72,7 @@ async def test_four_jobs_run_at_once_and_each_has_only_what_is_its_own(
     repository = KiciRepository(web.repositories / "repo", {"build": commands})
     repository.write({"meet.py": MEET.replace("MARK", base.name)})
     repository.commit()
-    async with agent_process.running(
-        base, orchestrator.url, {"KICI_SANDBOX": "true", "KICI_AGENT_SLOTS": "4"}
-    ) as agent:
+    async with agent_process.running(base, orchestrator.url, {"KICI_SANDBOX": "true", "KICI_AGENT_SLOTS": "4"}):
         for job_id in JOBS:
             await orchestrator.send(dispatch(web, repository, job_id))
         await orchestrator.send(dispatch(web, repository, ONE_MORE))
@@ -90,11 +88,6 @@ async def test_four_jobs_run_at_once_and_each_has_only_what_is_its_own(
             assert (await orchestrator.log(job_id, 3)).splitlines() == [f"KICI_JOB_ID={job_id}"]
         if os.geteuid() == 0:
             assert uids == {f"uid {FIRST_UID + slot}" for slot in range(4)}
-        # Every directory is gone when the slots are free again.
-        async with asyncio.timeout(20):
-            while any(path.name.startswith("0f0f0f0f") for path in (base / "work").glob("slot-*/*")):
-                await asyncio.sleep(0.02)
-        assert agent.process.returncode is None
 
 
 @pytest.mark.skipif(choose("auto").sandbox.name != "bubblewrap", reason="bubblewrap does not work here")

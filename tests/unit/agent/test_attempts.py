@@ -25,7 +25,9 @@ class PlayedJob:
         self.told, self.removed = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        self.reported = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())  # nobody acknowledges it
+        self.reported = SimpleNamespace(
+            body=None, outcome=asyncio.get_running_loop().create_future()
+        )  # nobody acknowledges it
         self.told.set()
         await self.removed.wait()
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import kici
 from kici.agent.errors import SettingsInvalid
 from kici.agent.sandbox.contract import Limits
 from kici.agent.settings import load
@@ -78,6 +80,39 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
 def test_a_value_that_cannot_be_used_is_refused_by_its_name(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsInvalid, match=next(iter(wrong))):
         load(URL | wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("9100", ("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+    ],
+)
+def test_the_endpoints_are_off_and_on_loopback_unless_an_address_is_given(given: str, address: tuple[str, int]) -> None:
+    assert load(dict(URL)).agent_http is None
+    assert load(URL | {"KICI_AGENT_HTTP": given}).agent_http == address
+
+
+@pytest.mark.parametrize("given", ["host", "host:", "0", "70000", "-1", "a:b"])
+def test_an_address_without_a_port_is_refused(given: str) -> None:
+    with pytest.raises(SettingsInvalid, match="KICI_AGENT_HTTP"):
+        load(URL | {"KICI_AGENT_HTTP": given})
+
+
+def test_every_variable_of_the_agent_has_an_effect_and_stands_in_the_manual() -> None:
+    """None is only parsed: somewhere beside the settings its value is used."""
+    root = Path(kici.__file__).parent
+    code = "".join(path.read_text() for path in (root / "agent").rglob("*.py") if path.name != "settings.py")
+    manual = "".join(page.read_text() for page in (root.parents[1] / "docs/operator").glob("*.md"))
+    used_there = {"agent_token_file": "agent_token", "orchestrator_url": "websocket_url"}
+    used_there |= dict.fromkeys(("job_memory", "job_cpus", "job_pids"), "limits")
+    used_there |= dict.fromkeys(("sandbox_image", "sandbox_pull"), "container")
+    for variable in AGENT:
+        name = variable.removeprefix("KICI_").lower()
+        assert re.search(rf"settings\.{used_there.get(name, name)}\b", code), variable
+        assert f"`{variable}`" in manual, variable
 
 
 def test_labels_are_trimmed_and_empty_ones_dropped() -> None:

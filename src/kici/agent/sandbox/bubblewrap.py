@@ -15,7 +15,8 @@ the inner one stays in the job's namespace, as its user, so that the job can tra
 
 Profile `image-build` lets a job build container images, with `buildah` and chroot isolation: it is root of a user
 namespace with many users, has the capabilities in it that this takes, may mount, and has a `/run` and a `/dev` of its
-own. None of that reaches beyond the namespace: what the host has mounted stays as it is, read-only.
+own. None of that reaches beyond the namespace: the mounts were made outside of it, so they stay as they are, read-only.
+For that an agent that is not root needs the chain too, in a namespace between the host's and the job's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,7 @@ _ETC = (
     "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release", "pki", "protocols", "resolv.conf",
     "services", "ssl", "timezone",
 )  # fmt: skip
-_PASSWD_FD, _GROUP_FD, _INFO_FD, _FILTER_FD, _USERS_FD = 4, 5, 6, 7, 8
+_PASSWD_FD, _GROUP_FD, _INFO_FD, _FILTER_FD, _USERS_FD, _OUTER_USERS_FD = 4, 5, 6, 7, 8, 9
 _IMAGE_BUILD_CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
     "SYS_ADMIN", "SYS_CHROOT",
@@ -60,9 +61,10 @@ _IMAGE_BUILD_CAPABILITIES = (
 _STORES = {"/var/lib/containers": f"{WORK}/home/.local/share/containers", "/var/cache": f"{WORK}/home/.cache"}
 """Where an engine that is root keeps images and what it knows of names → where the job has room for it."""
 _IMAGE_BUILD_START = (
-    "/bin/sh", "-c", f'exec {_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"', "sh",
+    "/bin/sh", "-c", f'exec {_USERS_FD}<&- {_OUTER_USERS_FD}<&-; mkdir -p {" ".join(_STORES.values())}; exec "$@"',
+    "sh",
 )  # fmt: skip
-"""Bubblewrap leaves that descriptor open."""
+"""Bubblewrap leaves those descriptors open."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 1024**3
 _RUN_BYTES = 256 * 1024**2
@@ -86,6 +88,9 @@ class Bubblewrap:
         self._setpriv = shutil.which("setpriv", path=_PATH) if self._root else None
         if self._root and self._setpriv is None:
             raise SandboxUnavailable("a root agent's sandbox needs `setpriv`: install util-linux")
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
 
     def owner(self, slot: int) -> int | None:
         if not self._root:
@@ -126,12 +131,17 @@ class Bubblewrap:
         env = runner_env(f"{WORK}/home", "/tmp") | {"PATH": _PATH}  # noqa: S108
         argv = [*self._arguments(spec, uid, gid), *command]
         try:
+            if cgroup is not None:
+                argv = cgroup.entered(argv)
             async with AsyncExitStack() as opened:
                 namespaces = []
                 if self._image_build:
                     many = self._users or user_namespace.of_slot(spec.slot, uid)
                     namespaces.append(await opened.enter_async_context(user_namespace.opened(many)))
-                started = spawn(argv if cgroup is None else cgroup.entered(argv), env, socket, (*extra, *namespaces))
+                    if self._users:
+                        inside = user_namespace.opened_inside(namespaces[0])
+                        namespaces.insert(0, await opened.enter_async_context(inside))
+                started = spawn(argv, env, socket, (*extra, *namespaces))
         except BaseException:
             os.close(info_read)
             raise
@@ -153,28 +163,27 @@ class Bubblewrap:
             raise
 
     def _arguments(self, spec: BoxSpec, uid: int, gid: int) -> Iterator[str]:
-        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts")
-        if self._root or not self._image_build:
-            # Else the namespace would be the job's: it could mount the cgroups below and raise its own limits.
-            yield "--unshare-cgroup-try"
+        chained = self._root or self._image_build
+        yield from (self._bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         yield from () if spec.network else ("--unshare-net",)
         yield from ("--die-with-parent", "--new-session", "--info-fd", str(_INFO_FD))
-        if self._root:
+        if not chained:
+            yield from self._innermost()
+        elif self._root:
             yield from ("--cap-drop", "ALL")
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
                 yield from ("--cap-add", capability)
         else:
-            yield from self._innermost()
-        if self._filter and (self._image_build or not self._root):
+            yield from ("--userns", str(_OUTER_USERS_FD), "--cap-drop", "ALL")
+        if self._filter and (self._image_build or not chained):
             yield from ("--seccomp", str(_FILTER_FD))
         yield from self._mounts(spec)
-        if not self._root and self._image_build:
-            yield from self._own_mounts()
         yield "--"
         if self._root:
             assert self._setpriv
             yield from (self._setpriv, "--reuid", str(uid), "--regid", str(gid), "--clear-groups")
             yield from ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+        if chained:
             yield from (self._bwrap, *self._innermost(), "--die-with-parent", "--dev-bind", "/", "/")
             if self._image_build:
                 yield from ("--dev", "/dev", *self._own_mounts())
@@ -215,12 +224,17 @@ class Bubblewrap:
             for usual, own in _STORES.items():
                 yield from ("--symlink", own, usual)
         yield from visible([*interpreter_paths(), Path(self._bwrap)])
-        yield from ("--remount-ro", "/", "--chdir", "/" if self._root else f"{WORK}/src")
+        yield from ("--remount-ro", "/", "--chdir", "/" if self._root or self._image_build else f"{WORK}/src")
 
 
 class WrappedBox:
     def __init__(
-        self, root: Path, started: Started, init: int, cgroup: ControlGroup | None, users: user_namespace.Users | None
+        self,
+        root: Path,
+        started: Started,
+        init: int,
+        cgroup: ControlGroup | None,
+        users: user_namespace.Users | None = None,
     ) -> None:
         self._root = root
         self._users = users

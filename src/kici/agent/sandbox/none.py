@@ -9,6 +9,8 @@ has no effect. Use it on a machine that serves one job and is thrown away, or on
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kici.agent import process_tree
@@ -18,6 +20,9 @@ from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 class NoSandbox:
     name = "none"
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
 
     def owner(self, slot: int) -> int | None:
         return None

@@ -10,8 +10,8 @@ import asyncio
 import os
 import pwd
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -55,39 +55,25 @@ def of_this_user() -> Users:
 
 
 @asynccontextmanager
-async def opened(users: Users, *command: str) -> AsyncIterator[int]:
-    """A descriptor of a new namespace. A command runs in it as its root, and has ended well when the context ends.
-
-    Raises `SandboxUnavailable` with the system's own words.
-    """
-    script = 'echo; read -r _; exec "$@"' if command else "echo; read -r _"
-    argv = [*_as(users), _program("unshare"), "--user", "/bin/sh", "-c", script, "sh", *command]
-    pipe = asyncio.subprocess.PIPE
-    first = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": _PATH})
-    assert first.stdin
-    assert first.stdout
-    namespace = -1
-    try:
-        async with asyncio.timeout(_READY_S):
-            if not await first.stdout.readline():
-                _, words = await first.communicate()
-                raise SandboxUnavailable(f"no user namespace can be made: {words.decode(errors='replace').strip()}")
+async def opened(users: Users) -> AsyncIterator[int]:
+    """A descriptor of a new namespace. Raises `SandboxUnavailable` with the system's own words."""
+    async with _process(users, "unshare", "--user", *_WAITS) as first:
         await _write("uid", first.pid, users.uid, users.uids)
         await _write("gid", first.pid, users.gid, users.gids)
-        namespace = os.open(f"/proc/{first.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        yield namespace
-        _, words = await first.communicate(b"\n")
-        if first.returncode:
-            raise SandboxUnavailable(f"{command[0] if command else 'unshare'}: {words.decode(errors='replace')[:500]}")
-    except TimeoutError:
-        raise SandboxUnavailable(f"no user namespace came up within {_READY_S:.0f} s") from None
-    finally:
-        if namespace >= 0:
-            os.close(namespace)
-        if first.returncode is None:
-            with suppress(ProcessLookupError):
-                first.kill()
-            await asyncio.shield(first.wait())
+        with _of(first) as namespace:
+            yield namespace
+
+
+@asynccontextmanager
+async def opened_inside(outer: int) -> AsyncIterator[int]:
+    """A namespace with the same users in one that is ours: its root cannot change the mounts of the outer one's."""
+    enter = ["nsenter", f"--user=/proc/{os.getpid()}/fd/{outer}"]
+    async with _process(None, *enter, "unshare", "--user", *_WAITS) as first:
+        # A line of its own for what is a line of its own outside: none may reach over two.
+        script = 'for map in uid_map gid_map; do printf "0 0 1\\n1 1 %d\\n" "$2" >/proc/$1/$map; done'
+        await _run(*enter, "/bin/sh", "-ec", script, "sh", str(first.pid), str(USERS))
+        with _of(first) as namespace:
+            yield namespace
 
 
 async def take_back(users: Users, directory: Path) -> None:
@@ -96,8 +82,9 @@ async def take_back(users: Users, directory: Path) -> None:
     Nobody uses it now. What cannot be had is told in the log.
     """
     try:
-        async with opened(users, "chown", "--no-dereference", "--recursive", "0:0", "--", str(directory)):
-            pass
+        async with opened(users) as namespace:
+            enter = ("nsenter", f"--user=/proc/{os.getpid()}/fd/{namespace}")
+            await _run(*enter, "chown", "--no-dereference", "--recursive", "0:0", "--", str(directory))
     except SandboxUnavailable as error:
         import structlog  # late: who only asks what there is starts without it
 
@@ -106,9 +93,45 @@ async def take_back(users: Users, directory: Path) -> None:
         )
 
 
-def _as(users: Users) -> list[str]:
+_WAITS = ("/bin/sh", "-c", "echo; read -r _")
+
+
+@asynccontextmanager
+async def _process(users: Users | None, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that has said a line, and waits until the context ends."""
+    pipe = asyncio.subprocess.PIPE
+    argv = [*_as(users), _program(command[0]), *command[1:]]
+    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": _PATH})
+    assert process.stdout
+    try:
+        try:
+            async with asyncio.timeout(_READY_S):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise SandboxUnavailable(f"no user namespace came up within {_READY_S:.0f} s") from None
+        if not line:
+            _, words = await process.communicate()
+            raise SandboxUnavailable(f"no user namespace can be made: {words.decode(errors='replace').strip()}")
+        yield process
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.shield(process.communicate())
+
+
+@contextmanager
+def _of(process: asyncio.subprocess.Process) -> Iterator[int]:
+    descriptor = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _as(users: Users | None) -> list[str]:
     """A root agent's namespace must belong to the box's user, or that one could not enter it."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or users is None:
         return []
     dropped = ["--reuid", str(users.uid), "--regid", str(users.gid), "--clear-groups"]
     return [_program("setpriv"), *dropped, "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
@@ -117,14 +140,22 @@ def _as(users: Users) -> list[str]:
 async def _write(kind: str, pid: int, root: int, others: Range) -> None:
     if os.geteuid() == 0:
         Path(f"/proc/{pid}/{kind}_map").write_text(f"0 {root} 1\n1 {others.first} {others.count}\n")
-        return
-    argv = [_program(f"new{kind}map"), *map(str, (pid, 0, root, 1, 1, others.first, others.count))]
-    wrote = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    else:
+        await _run(f"new{kind}map", *map(str, (pid, 0, root, 1, 1, others.first, others.count)))
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        _program(command[0]),
+        *command[1:],
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PATH": _PATH},
     )
-    _, words = await wrote.communicate()
-    if wrote.returncode:
-        raise SandboxUnavailable(f"image builds need several {kind}s: {words.decode(errors='replace').strip()}")
+    _, words = await process.communicate()
+    if process.returncode:
+        raise SandboxUnavailable(f"image builds need several users: {words.decode(errors='replace').strip()[:500]}")
 
 
 def _range(file: Path) -> Range:

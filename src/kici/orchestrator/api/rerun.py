@@ -108,7 +108,7 @@ async def _check(db: Db, asked: RerunRequest, original: Original) -> None:
     if asked.mode == "job" and not any(
         asked.job in (one.name, one.base, one.generator) or one.name == empty for one in jobs
     ):
-        there_are = ", ".join(dict.fromkeys(one.base for one in jobs)) or "none"
+        there_are = ", ".join(dict.fromkeys(one.generator for one in jobs)) or "none"
         raise NotFound(f"the run has no job {asked.job!r}; it has: {there_are}")
     fine = {JobStatus.SUCCESS, JobStatus.SKIPPED}
     if asked.mode == "failed" and jobs and all(one.status in fine for one in jobs):

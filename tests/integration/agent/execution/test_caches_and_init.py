@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
+import tarfile
 from typing import Any
+
+import pytest
+import zstandard
 
 JOB = """
 build = job("build", runs_on="linux", {options}, steps=[{steps}])
@@ -80,6 +86,37 @@ async def test_a_broken_archive_touches_nothing_and_fails_nothing(jobs: Any) -> 
     assert ended.status == "success"
     assert "going on without it" in jobs.sink.text
     assert (jobs.root / "src/out/a").stat().st_size == 300_000
+
+
+async def test_what_is_restored_takes_the_place_of_what_is_there(jobs: Any) -> None:
+    cached = 'cache=cache("k", paths=["out", "~/.tool"])'
+    assert (await run(jobs, cached, '"mkdir -p out ~/.tool; echo 1 > out/a; echo 1 > ~/.tool/b"')).status == "success"
+    assert jobs.sink.caches["k"].startswith(b"\x28\xb5\x2f\xfd"), "zstd"
+    assert (await run(jobs, 'env={"X": "1"}', '"echo 2 > out/a; echo 2 > out/stale"')).status == "success"
+    assert (await run(jobs, cached, '"cat out/a; ls -A . out"')).status == "success"
+    assert "restored k" in jobs.sink.text
+    assert "stale" not in jobs.sink.text
+    assert ".kici-unpacking" not in jobs.sink.text
+
+
+@pytest.mark.parametrize("jobs", ["none", "bubblewrap"], indirect=True)
+async def test_a_hostile_entry_touches_nothing_and_is_told(jobs: Any) -> None:
+    cached = 'cache=cache("k", paths="out")'
+    for name, kind in (("repo/out/../../../../escaped", tarfile.REGTYPE), ("repo/out/pipe", tarfile.FIFOTYPE)):
+        whole = io.BytesIO()
+        with tarfile.open(fileobj=whole, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo("repo/out/new"))
+            hostile = tarfile.TarInfo(name)
+            hostile.type = kind
+            tar.addfile(hostile)
+        jobs.sink.caches.clear()
+        jobs.sink.caches["k"] = zstandard.compress(whole.getvalue())
+        ended = await run(jobs, cached, '"mkdir -p out; touch out/mine; ls out"')
+        assert ended.status == "success", jobs.sink.text
+        assert "going on without it" in jobs.sink.text
+        assert os.listdir(jobs.root / "src/out") == ["mine"]
+        assert not list(jobs.root.rglob("escaped"))
+        jobs.sink.log.clear()
 
 
 async def test_a_link_out_of_the_checkout_is_not_followed(jobs: Any) -> None:

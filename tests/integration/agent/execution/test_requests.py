@@ -79,6 +79,20 @@ async def test_a_cache_that_cannot_be_kept_or_read_is_an_answer_and_the_job_goes
     assert "cannot be the key of a cache" in answers[3]
 
 
+async def test_of_an_upload_that_breaks_off_nothing_is_kept_and_the_next_one_is(jobs: Jobs) -> None:
+    answers = await heard(
+        jobs,
+        "say(CacheBegin(1, 'a')); say(ArtifactData(1, b'half')); say(ArtifactEnd(1, True))", TELL,
+        "say(ArtifactBegin(2, 'a')); say(ArtifactData(2, b'half')); say(ArtifactEnd(2, True))", TELL,
+        "say(CacheBegin(3, 'a')); say(ArtifactData(3, b'whole')); say(ArtifactEnd(3))", TELL,
+    )  # fmt: skip
+    assert "not sent to its end" in answers[0]
+    assert "not sent to its end" in answers[1]
+    assert answers[2] == "Reply(request=3, error='', value='')"
+    assert jobs.sink.caches == {"a": b"whole"}
+    assert jobs.sink.artifacts == {}
+
+
 async def test_a_secret_output_is_masked_before_it_is_kept_and_never_more_than_twenty(jobs: Jobs) -> None:
     answers = await heard(
         jobs,

@@ -1,0 +1,318 @@
+"""Archives as the runner makes and unpacks them: what comes back, and what hostile ones cannot do."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from kici.runner import archive
+from kici.runner.archive import pack, scratch, unpack
+from kici.runner.program import ArtifactFailed
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(params=["zstd", "python"])
+def compressor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program, and ours that stands in for it where there is none."""
+    found = shutil.which
+    if request.param == "zstd":
+        if found("zstd") is None:
+            pytest.skip("there is no program zstd")
+    else:
+        monkeypatch.setattr(shutil, "which", lambda name: None if name == "zstd" else found(name))
+    return str(request.param)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
+
+
+async def packed(directory: Path, *members: str) -> bytes:
+    return b"".join([piece async for piece in pack(str(directory), members or (".",))])
+
+
+async def stream(data: bytes, size: int = 100_000) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+def made(*members: tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """An archive as nobody honest makes it."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for member in members:
+            info, data = member if isinstance(member, tuple) else (member, b"")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return zstandard.compress(whole.getvalue())
+
+
+def file(name: str, data: bytes = b"owned", mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.mode = mode
+    return info, data
+
+
+def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, 0o777
+    info.devmajor, info.devminor = 1, 3
+    return info
+
+
+# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("compressor")
+async def test_a_tree_comes_back_as_it_was(source: Path, target: Path) -> None:
+    (source / "empty").mkdir()
+    (source / "ünï ☃\nnew line").write_text("odd")
+    long = "/".join(["d" * 200] * 5)
+    (source / long).mkdir(parents=True)
+    (source / long / ("f" * 250)).write_text("long")
+    (source / os.fsdecode(b"raw\xff")).write_text("bytes")
+    (source / "-rf").write_text("option")
+    (source / "run").write_text("#!")
+    (source / "run").chmod(0o755)
+    os.link(source / "run", source / "same")
+    os.symlink("/usr/bin/python3", source / "link")
+    os.utime(source / "run", ns=(1, 1_600_000_000_123_456_789))
+    (source / "closed").mkdir()
+    (source / "closed/in").write_text("in")
+    (source / "closed").chmod(0o555)
+    assert await unpack(stream(await packed(source)), str(target))
+    names = sorted(os.fsencode(path.relative_to(source)) for path in source.rglob("*"))
+    assert sorted(os.fsencode(path.relative_to(target)) for path in target.rglob("*")) == names
+    assert (target / long / ("f" * 250)).read_text() == "long"
+    assert (target / "run").stat().st_mtime_ns == 1_600_000_000_123_456_789
+    assert (target / "run").stat().st_mode & 0o777 == 0o755
+    assert (target / "run").stat().st_ino == (target / "same").stat().st_ino
+    assert os.readlink(target / "link") == "/usr/bin/python3"
+    assert (target / "closed").stat().st_mode & 0o777 == 0o555
+
+
+@pytest.mark.usefixtures("compressor")
+async def test_a_sparse_file_of_5_gb_travels_as_its_data_and_stays_sparse(source: Path, target: Path) -> None:
+    with (source / "disk").open("wb") as disk:
+        disk.truncate(5 * 1024**3)
+        disk.seek(4 * 1024**3)
+        disk.write(b"data")
+    data = await packed(source)
+    assert len(data) < MIB
+    await unpack(stream(data), str(target))
+    status = (target / "disk").stat()
+    assert status.st_size == 5 * 1024**3
+    assert status.st_blocks * 512 < MIB
+    with (target / "disk").open("rb") as disk:
+        disk.seek(4 * 1024**3)
+        assert disk.read(5) == b"data\0"
+
+
+async def test_100_000_entries_come_back() -> None:
+    memory = Path("/dev/shm")  # a disk makes some thousand files a second
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as base:
+        source, target = Path(base, "source"), Path(base, "target")
+        target.mkdir()
+        for folder in range(100):
+            (source / str(folder)).mkdir(parents=True)
+            for number in range(1_000):
+                os.close(os.open(source / str(folder) / str(number), os.O_CREAT | os.O_WRONLY, 0o644))
+        await unpack(stream(await packed(source)), str(target))
+        assert sum(len(names) for _, _, names in os.walk(target)) == 100_000
+
+
+async def test_an_archive_from_before_compression_is_still_read(source: Path, target: Path) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        tar.addfile(file("old")[0])
+    assert await unpack(stream(plain.getvalue(), 1), str(target))
+    assert (target / "old").exists()
+
+
+async def test_no_data_is_no_archive(target: Path) -> None:
+    assert not await unpack(stream(b""), str(target))
+
+
+async def test_the_two_compressors_read_each_other(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source / "a").write_bytes(os.urandom(MIB))
+    ours = [sys.executable, "-I", "-m", "kici.runner.zstd"]
+    if shutil.which("zstd") is None:
+        pytest.skip("there is no program zstd")
+    by_program = await packed(source)
+    monkeypatch.setattr(archive, "_zstd", lambda *options: [*ours, *options])
+    by_us = await packed(source)
+    await unpack(stream(by_program), str(target))
+    assert (target / "a").read_bytes() == (source / "a").read_bytes()
+    monkeypatch.undo()
+    (target / "a").unlink()
+    await unpack(stream(by_us), str(target))
+    assert (target / "a").read_bytes() == (source / "a").read_bytes()
+
+
+async def test_what_cannot_be_packed_is_an_error_at_the_end(source: Path) -> None:
+    (source / "there").write_text("1")
+    with pytest.raises(ArtifactFailed, match="gone"):
+        await packed(source, "there", "gone")
+
+
+# ── attacks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OUT = "../escaped"
+LONG = "d" * 100
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param([file(OUT)], id="dot dot"),
+        pytest.param([file("a/../../escaped")], id="dot dot inside"),
+        pytest.param([special("l", tarfile.SYMTYPE, ".."), file("l/escaped")], id="through a symbolic link"),
+        pytest.param([special("l", tarfile.SYMTYPE, OUT), file("l")], id="onto a symbolic link"),
+        pytest.param(
+            [special("a", tarfile.SYMTYPE, "."), special("a/b", tarfile.SYMTYPE, ".."), file("a/b/escaped")],
+            id="through two symbolic links",
+        ),
+        pytest.param([special("h", tarfile.LNKTYPE, "../victim"), file("h")], id="hard link outside"),
+        pytest.param(
+            [special("s", tarfile.SYMTYPE, "../victim"), special("h", tarfile.LNKTYPE, "s"), file("h")],
+            id="hard link to a symbolic link",
+        ),
+        pytest.param(
+            [file(f"{LONG}/x"), special(f"{LONG}/l", tarfile.SYMTYPE, "../.."), file(f"{LONG}/l/escaped")],
+            id="symbolic link behind a long path",
+        ),
+    ],
+)  # fmt: skip
+async def test_nothing_outside_is_touched(tmp_path: Path, target: Path, members: list[tarfile.TarInfo]) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    with contextlib.suppress(ArtifactFailed):
+        await unpack(stream(made(*members)), str(target))
+    assert not (tmp_path / "escaped").exists()
+    assert victim.read_text() == "mine"
+    assert victim.stat().st_nlink == 1
+
+
+async def test_an_absolute_path_lands_inside(tmp_path: Path, target: Path) -> None:
+    await unpack(stream(made(file(f"{tmp_path}/escaped"))), str(target))
+    assert not (tmp_path / "escaped").exists()
+    assert (target / str(tmp_path).lstrip("/") / "escaped").read_text() == "owned"
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+async def test_a_device_or_pipe_is_refused(target: Path, kind: bytes) -> None:
+    with pytest.raises(ArtifactFailed, match=r"no file|Operation not permitted|Cannot mknod"):
+        await unpack(stream(made(file("a"), special("node", kind))), str(target))
+
+
+async def test_rights_that_only_root_may_give_are_not_given(target: Path) -> None:
+    await unpack(stream(made(file("s", mode=0o6755), file("w", mode=0o777))), str(target))
+    assert (target / "s").stat().st_mode & 0o7000 == 0
+    assert (target / "w").stat().st_mode & 0o022 == 0
+
+
+async def test_of_a_file_and_a_directory_of_one_name_the_last_is_taken_or_all_refused(target: Path) -> None:
+    await unpack(stream(made(file("a"), special("a", tarfile.DIRTYPE), file("a/b"))), str(target))
+    assert (target / "a/b").read_text() == "owned"
+    with pytest.raises(ArtifactFailed, match="tar failed"):
+        await unpack(stream(made(file("c/d"), file("c"))), str(target))
+
+
+@pytest.mark.usefixtures("compressor")
+async def test_an_archive_that_is_cut_off_or_garbled_is_refused(source: Path, target: Path) -> None:
+    (source / "a").write_bytes(os.urandom(MIB))
+    data = await packed(source)
+    for broken in (data[:-1], data[: len(data) // 2], data[:4] + b"\xff" * 1_000, b"no archive" * 1_000):
+        with pytest.raises(ArtifactFailed, match="failed"):
+            await unpack(stream(broken), str(target))
+
+
+@pytest.mark.usefixtures("compressor")
+async def test_a_bomb_is_stopped_long_before_it_has_unfolded(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 GB of zeros, as a file of its own that tar would write in full."""
+    monkeypatch.setattr(archive, "FREE_BYTES", 128 * MIB)
+    info = tarfile.TarInfo("bomb")
+    info.size = 10 * 1024**3
+    data = zstandard.compress(info.tobuf()) + zstandard.compress(bytes(16 * MIB)) * 640  # frames may follow one another
+    assert len(data) < 2 * MIB
+    with pytest.raises(ArtifactFailed, match="bomb"):
+        await unpack(stream(data), str(target))
+    assert sum(path.stat().st_size for path in target.rglob("*")) < archive.FREE_BYTES + 2 * archive.MAX_RATIO * MIB
+
+
+async def test_what_would_be_refused_as_a_bomb_is_not_made(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "FREE_BYTES", MIB)
+    (source / "zeros").write_bytes(bytes(64 * MIB))
+    with pytest.raises(ArtifactFailed, match="bomb"):
+        await packed(source)
+
+
+async def test_a_file_of_holes_that_is_longer_than_the_limit_is_refused(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (source / "disk").open("wb") as disk:
+        disk.truncate(64 * MIB)
+    data = await packed(source)
+    monkeypatch.setattr(archive, "MAX_FILE_BYTES", MIB)
+    with pytest.raises(ArtifactFailed, match=r"limit|too large"):
+        await unpack(stream(data), str(target))
+
+
+@pytest.mark.usefixtures("compressor")
+async def test_a_frame_that_asks_for_more_memory_than_allowed_is_refused(target: Path) -> None:
+    asks = zstandard.ZstdCompressionParameters.from_level(3, window_log=28)
+    frame = zstandard.ZstdCompressor(compression_params=asks).compressobj()
+    data = frame.compress(bytes(MIB)) + frame.flush()
+    with pytest.raises(ArtifactFailed, match=r"memory|Memory|Window"):
+        await unpack(stream(data), str(target))
+
+
+async def test_what_the_source_raises_comes_out_and_no_program_is_left(source: Path, target: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    (source / "a").write_bytes(os.urandom(4 * MIB))
+    data = await packed(source)
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield data[: 2 * MIB]
+        raise Broken
+
+    with pytest.raises(Broken):
+        await unpack(broken(), str(target))
+
+
+async def test_a_reader_who_leaves_leaves_no_program(source: Path) -> None:
+    (source / "a").write_bytes(os.urandom(8 * MIB))
+    pieces = pack(str(source), ["a"])
+    await anext(pieces)
+    await pieces.aclose()  # type: ignore[attr-defined]
+
+
+def test_scratch_is_removed_with_directories_that_nobody_may_write(tmp_path: Path) -> None:
+    with scratch(str(tmp_path)) as top:
+        below = Path(top, "a/b")
+        below.mkdir(parents=True)
+        (below / "c").touch()
+        below.chmod(0o500)
+        below.parent.chmod(0)
+    assert list(tmp_path.iterdir()) == []
