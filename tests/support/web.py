@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import ssl
@@ -108,7 +109,7 @@ class Web:
             if stored is None:
                 _send(request, 404, b'{"error": "no such artifact"}')
             else:
-                _send(request, 200, stored)
+                _send(request, 200, stored, etag=hashlib.sha256(stored).hexdigest())
 
     def _lfs(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         """The batch API, and the objects below `/lfs/`."""
@@ -177,8 +178,10 @@ def _body(request: BaseHTTPRequestHandler) -> bytes:
     return b"".join(pieces)
 
 
-def _send(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+def _send(request: BaseHTTPRequestHandler, status: int, body: bytes, *, etag: str = "") -> None:
     request.send_response(status)
+    if etag:
+        request.send_header("etag", f'"{etag}"')
     request.send_header("content-length", str(len(body)))
     request.end_headers()
     request.wfile.write(body)

@@ -54,9 +54,9 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_SANDBOX             auto, bubblewrap, container, none (auto)
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
   KICI_SANDBOX_NETWORK     host, isolated (host)
+  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_SANDBOX_IMAGE       that jobs run in; for the sandbox `container`
   KICI_SANDBOX_PULL        missing, always, never (missing)
-  KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)

@@ -239,6 +239,11 @@ class CacheKnown(Body, frozen=True):
     known: bool
 
 
+class CacheChecked(Body, frozen=True):
+    damaged: bool
+    """Its object is not what was saved, or not there: the entry was removed."""
+
+
 class CacheSaved(Body, frozen=True):
     kept: bool
     reason: str = ""

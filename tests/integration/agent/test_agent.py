@@ -456,6 +456,33 @@ async def test_an_agent_without_a_free_slot_or_without_disk_space_says_so(bench:
         assert (await bench.orchestrator.end(OTHER)).status == "success"
 
 
+async def test_of_two_dispatches_that_come_together_one_slot_takes_one(bench: Bench) -> None:
+    repository = bench.repository("true")
+    async with bench.agent():
+        both = [bench.dispatch(repository, job) for job in (JOB, OTHER)]
+        await asyncio.gather(*(bench.orchestrator.send(dispatch) for dispatch in both))
+        taken = await bench.orchestrator.body(JobAccepted)
+        refused = await bench.orchestrator.body(JobRejected)
+        assert refused.reason == "busy"
+        assert {taken.job_id, refused.job_id} == {JOB, OTHER}
+        assert (await bench.orchestrator.end(taken.job_id)).status == "success"
+        assert len(bench.orchestrator.bodies(JobAccepted)) == 1
+
+
+async def test_a_job_for_which_no_place_can_be_made_ends_with_the_reason(bench: Bench) -> None:
+    repository = bench.repository("true")
+    async with bench.agent(KICI_STANDBY="false"):
+        await bench.orchestrator.until(lambda: bench.orchestrator.heartbeats, "a heartbeat")
+        (bench.base / "work" / "slot-0").write_text("in the way")
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.failed_before_user_code) == ("failed", True)
+        assert "slot-0" in end.error
+        (bench.base / "work" / "slot-0").unlink()
+        await bench.orchestrator.send(bench.dispatch(repository, OTHER))
+        assert (await bench.orchestrator.end(OTHER)).status == "success"
+
+
 async def test_with_too_little_disk_space_no_job_is_taken(bench: Bench) -> None:
     repository = bench.repository("true")
     async with bench.agent(KICI_MIN_FREE_BYTES=str(1 << 60)):
@@ -621,6 +648,27 @@ async def test_a_job_survives_a_cut_and_what_it_wrote_meanwhile_arrives_once(ben
         assert await bench.orchestrator.log(JOB, 0, "opened") == "started\nopened"
     again = [frame for frame in bench.orchestrator.frames if frame in first]
     assert len(again) == 2 * len(first)
+
+
+async def test_a_job_that_ends_while_nobody_answers_is_reported_whole_later(bench: Bench) -> None:
+    repository = bench.repository(bench.wait_for_gate(), "echo second")
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        await bench.orchestrator.log(JOB, 0, "started")
+        bench.orchestrator.refuse = (1013, "later")
+        bench.orchestrator.cut()
+        bench.gate.touch()
+
+        async def ended() -> bool:
+            return "job ended" in agent.log()
+
+        await until(ended)
+        assert bench.orchestrator.bodies(JobStatusChanged) == []
+        bench.orchestrator.refuse = None
+        assert (await bench.orchestrator.end(JOB)).status == "success"
+        assert "opened" in await bench.orchestrator.log(JOB, 0, "opened")
+        assert "second" in await bench.orchestrator.log(JOB, 1, "second")
+        assert steps(bench, "success") == [-1, 0, 1]
 
 
 async def test_a_job_that_may_start_elsewhere_is_killed_and_given_up_when_nobody_answers(bench: Bench) -> None:

@@ -46,3 +46,17 @@ def test_a_work_directory_of_somebody_else_is_refused(base: Path) -> None:
     os.chown(base / "work", 60_998, 60_998)
     with pytest.raises(SettingsInvalid, match="belongs to another user"), workspace.claim(base / "work"):
         pass
+
+
+def test_a_work_directory_that_cannot_be_used_stops_the_start_with_the_variable_to_set(base: Path) -> None:
+    (base / "file").touch()
+    with pytest.raises(SettingsInvalid, match="set KICI_WORK_DIR"), workspace.claim(base / "file" / "work"):
+        pass
+
+
+def test_the_next_job_of_a_slot_has_an_empty_home_and_temporary_directory(base: Path) -> None:
+    with workspace.opened(base, 0, OWNER) as first:
+        (first.home / ".netrc").write_text("secret")
+        (first.tmp / "key").write_text("secret")
+    with workspace.opened(base, 0, OWNER) as second:
+        assert [*second.home.iterdir(), *second.tmp.iterdir(), *second.src.iterdir()] == []

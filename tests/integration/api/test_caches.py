@@ -88,12 +88,34 @@ async def test_an_entry_whose_object_is_lost_is_a_miss(pool: Pool[Record], parts
     assert await caches.save(api, KEY, stream(b"again")) == ""
 
 
-async def test_what_arrives_damaged_is_said(pool: Pool[Record], parts: Parts, job: rows.Job) -> None:
+@pytest.mark.parametrize("damaged", [b"evil", b"goo", b"good and more"])
+async def test_a_damaged_entry_is_no_miss_and_is_removed_so_that_the_next_save_is_kept(
+    pool: Pool[Record], parts: Parts, job: rows.Job, damaged: bytes
+) -> None:
     api = agent_api(parts, job)
     await caches.save(api, KEY, stream(b"good"))
-    await parts.objects.put(await pool.fetchval("select object_key from caches"), b"evil")
-    with pytest.raises(TransferFailed, match="arrived damaged"):
+    await parts.objects.put(await pool.fetchval("select object_key from caches"), damaged)
+    with pytest.raises(TransferFailed, match="damaged in the store, so the entry was removed"):
         await fetched(api, KEY)
+    assert await fetched(api, KEY) is None
+    assert await caches.save(api, KEY, stream(b"good")) == ""
+    assert await fetched(api, KEY) == (KEY, b"good")
+
+
+async def test_a_sound_entry_stays_whatever_an_agent_says_and_that_of_others_is_not_even_read(
+    pool: Pool[Record], parts: Parts, job: rows.Job
+) -> None:
+    api = agent_api(parts, job)
+    await caches.save(api, KEY, stream(b"good"))
+    entry = str(await pool.fetchval("select id from caches"))
+    sound = await api.repeated("POST", "caches/check", "", params={"entry": entry})
+    assert json.loads(sound.content) == {"damaged": False}
+    await pool.execute("update caches set repository = 'other/one'")
+    await parts.objects.put(await pool.fetchval("select object_key from caches"), b"evil")
+    await api.repeated("POST", "caches/check", "", params={"entry": entry})
+    assert await pool.fetchval("select state from caches") == "ready"
+    with pytest.raises(TransferFailed, match="cache entry"):
+        await api.repeated("POST", "caches/check", "", params={"entry": "x"})
 
 
 async def test_an_operator_lists_and_deletes_entries(parts: Parts, admin: httpx.AsyncClient, job: rows.Job) -> None:

@@ -44,6 +44,7 @@ select ('0000000e-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'k', 'tea
 STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
     "finding by a key": (lambda db: caches.find(db, OWNER, ["", "pr-1"], "uv-7", WEEK), 20),
     "finding by a prefix": (lambda db: caches.newest(db, OWNER, ["", "pr-1"], "uv-", WEEK), 150),
+    "finding one by its id": (lambda db: caches.ready(db, OWNER, ["", "pr-1"], ENTRY), 10),
     "noting a use": (lambda db: caches.touch(db, ENTRY), 40),
     "announcing": (
         lambda db: caches.announce(db, NewEntry(str(uuid.uuid4()), OWNER, "", "new", "o", JOB, JOB)),

@@ -3,7 +3,8 @@
 Kept of the contract: the environment (nothing of the agent's is passed on), one inherited descriptor, a session of
 its own, and that `kill` leaves no process behind. **Not kept:** the runner is the same user as the agent. Its steps can
 read the agent's files and memory, its token, the host, and other jobs; a root agent's steps are root. `BoxSpec.network`
-has no effect. Use it on a machine that serves one job and is thrown away, or on a developer's own.
+has no effect. There is no seccomp filter: a job could have the agent, which is the same user, make the call. Use it on
+a machine that serves one job and is thrown away, or on a developer's own.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import structlog
 from asyncpg import Pool, Record
-from litestar import Request, Response, delete, get, put
+from litestar import Request, Response, delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 AGENT_PATH: Final = "/api/v1/agent/jobs/{job_id:str}/caches"
 ADMIN_PATH: Final = "/api/v1/admin/caches"
 KEY_HEADER: Final = "x-kici-cache-key"
+ENTRY_HEADER: Final = "x-kici-cache-entry"
 
 
 def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRouteHandler]:
@@ -41,7 +42,8 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         restore: Annotated[list[str] | None, QueryParameter(name="restore")] = None,
     ) -> Response[Any]:
         """The bytes of the entry with this key, else of the newest whose key begins with the first prefix of `restore`
-        that finds one; its key, percent-encoded, in `x-kici-cache-key`. 204: there is none."""
+        that finds one; its key, percent-encoded, in `x-kici-cache-key`, its id in `x-kici-cache-entry`. 204: there is
+        none."""
         job = await attempt_of(access, request, job_id, attempt)
         found = await caches.find(job.job_id, attempt, key, restore or ())
         if found is None:
@@ -61,6 +63,15 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         """Whether a save of this key would be for nothing: to be asked before the bytes are sent."""
         job = await attempt_of(access, request, job_id, attempt)
         return api.CacheKnown(await caches.knows(job.job_id, attempt, key))
+
+    @post(f"{AGENT_PATH}/check", status_code=200)
+    async def check(
+        job_id: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int], entry: FromQuery[str]
+    ) -> api.CacheChecked:
+        """For an entry that did not arrive whole: its object is read, and the entry removed if it is damaged."""
+        job = await attempt_of(access, request, job_id, attempt)
+        wanted = parameters.uuid_of(entry, "cache entry")
+        return api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
 
     @put(AGENT_PATH, status_code=200, request_max_body_size=None)
     async def save(
@@ -94,7 +105,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
             raise NotFound(f"there is no cache entry {wanted}")
         log.info("deleted a cache entry", entry=wanted, by=request.user.actor)
 
-    return [fetch, known, save, list_caches, delete_cache]
+    return [fetch, known, check, save, list_caches, delete_cache]
 
 
 def _stream(entry: Entry, first: bytes, rest: AsyncIterator[bytes]) -> Stream:
@@ -108,6 +119,7 @@ def _stream(entry: Entry, first: bytes, rest: AsyncIterator[bytes]) -> Stream:
         media_type="application/octet-stream",
         headers={
             KEY_HEADER: quote(entry.key, safe=""),
+            ENTRY_HEADER: entry.id,
             "content-length": str(entry.size_bytes),
             "etag": f'"{entry.sha256}"',
             "x-content-type-options": "nosniff",

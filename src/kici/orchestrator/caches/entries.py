@@ -8,6 +8,7 @@ that breaks off anywhere leaves nothing but work for the sweeper.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from datetime import timedelta
@@ -20,7 +21,7 @@ from kici.orchestrator.caches import metrics
 from kici.orchestrator.caches.meter import Meter, OverLimit
 from kici.orchestrator.errors import AttemptOver, Invalid, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
-from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.contract import ObjectNotFound, Objects
 from kici.orchestrator.store import caches, origins
 from kici.orchestrator.store.caches import TRUSTED, Entry, NewEntry, Owner
 from kici.orchestrator.store.database import Db, transaction
@@ -84,6 +85,31 @@ class Caches:
         log.warning("the object of a cache entry is not there", entry=entry.id, key=entry.key)
         await self._drop(entry.id)
 
+    async def is_damaged(self, job_id: str, attempt: int, entry_id: str) -> bool:
+        """Reads the object of an entry that this job may find; a damaged one is not found any more.
+
+        The word of the agent is not enough: what broke may have been the way to it. Raises `AttemptOver` or
+        `Unavailable`.
+        """
+        async with transaction(self._pool) as db:
+            origin = await self._origin(db, job_id, attempt)
+            entry = await caches.ready(db, _owner(origin), _readable(origin), entry_id)
+        if entry is None:
+            return True  # it has gone already, by another job's question for example
+        digest = hashlib.sha256()
+        try:
+            async for piece in self.read(entry):
+                digest.update(piece)
+        except ObjectNotFound:
+            pass
+        else:
+            if digest.hexdigest() == entry.sha256:
+                return False
+        log.error("a cache entry is damaged in the object store: removed", entry=entry.id, key=entry.key)
+        metrics.DAMAGED.inc()
+        await self._drop(entry.id)
+        return True
+
     async def save(self, job_id: str, attempt: int, key: str, data: AsyncIterable[bytes]) -> Saved:
         """Keep what the current attempt of a job made, whole or not at all. The first one to save a key wins.
 
@@ -139,7 +165,7 @@ class Caches:
         return False
 
     async def _find(self, db: Db, origin: Origin, key: str, prefixes: Sequence[str]) -> Entry | None:
-        owner, scopes, ttl = _owner(origin), sorted({_scope(origin), TRUSTED}), self._limits.ttl
+        owner, scopes, ttl = _owner(origin), _readable(origin), self._limits.ttl
         found = await caches.find(db, owner, scopes, key, ttl)
         for prefix in prefixes:
             found = found or await caches.newest(db, owner, scopes, prefix, ttl)
@@ -170,6 +196,10 @@ def _owner(origin: Origin) -> Owner:
 def _scope(origin: Origin) -> str:
     """Where the run writes."""
     return TRUSTED if origin.trusted else f"pr-{origin.event.pr_number}"
+
+
+def _readable(origin: Origin) -> list[str]:
+    return sorted({_scope(origin), TRUSTED})
 
 
 def _new_entry(origin: Origin, key: str) -> NewEntry:

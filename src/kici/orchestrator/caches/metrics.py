@@ -8,3 +8,4 @@ FINDS = Counter("kici_cache_finds_total", "Cache entries that jobs asked for, by
 SAVES = Counter("kici_cache_saves_total", "Cache entries that jobs sent whole, by outcome", ["outcome"])
 EVICTED = Counter("kici_cache_evicted_total", "Cache entries that made room for others")
 EXPIRED = Counter("kici_cache_expired_total", "Cache entries that nobody had found for the time to live")
+DAMAGED = Counter("kici_cache_damaged_total", "Cache entries that were removed because their object was damaged")

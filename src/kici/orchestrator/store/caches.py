@@ -98,6 +98,21 @@ async def newest(db: Db, owner: Owner, scopes: Sequence[str], prefix: str, ttl: 
     return None if row is None else Entry(**row)
 
 
+async def ready(db: Db, owner: Owner, scopes: Sequence[str], entry_id: str) -> Entry | None:
+    """The entry of this id, if it can be found there."""
+    row = await db.fetchrow(
+        f"""
+        select {_COLUMNS} from caches
+         where id = $4 and routing_key = $1 and repository = $2 and scope = any($3::text[]) and state = 'ready'
+        """,  # noqa: S608 - constants
+        owner.routing_key,
+        owner.repository,
+        list(scopes),
+        entry_id,
+    )
+    return None if row is None else Entry(**row)
+
+
 async def touch(db: Db, entry_id: str) -> None:
     """It was found: at most once a minute that is noted."""
     await db.execute(

@@ -329,3 +329,28 @@ async def test_what_a_step_wrote_last_before_its_runner_died_is_in_the_log(jobs:
     )
     assert ended.status == "failed"
     assert jobs.sink.text == lines
+
+
+async def test_a_command_that_takes_too_much_memory_is_named_with_limit_and_peak(jobs: Jobs) -> None:
+    jobs.limits = Limits(memory_bytes=128 * 1024**2)
+    (jobs.root / "src/greedy.py").write_text("print(len(bytearray(b'x' * 400_000_000)))")
+    async with jobs.prepared() as execution:
+        assert execution._box
+        if execution._box.usage().out_of_memory_kills is None:
+            pytest.skip(f"the sandbox {jobs.sandbox.name} limits no memory here")
+    source = """
+        ci = workflow("ci", jobs=[job("build", runs_on="linux", steps=[
+            step("greedy", "python3 greedy.py", continue_on_error=True),
+            step("wrong", "exit 1")])])
+    """
+    ended = await jobs.run_whole(source)
+    greedy, wrong = jobs.sink.ended[0], jobs.sink.ended[1]
+    assert (greedy.reason, greedy.signal or greedy.exit_code) == ("out_of_memory", "SIGKILL"), greedy
+    assert "the job ran out of memory and a process was killed (limit 128 MiB, peak " in greedy.error
+    assert greedy.peak_memory_bytes
+    assert (wrong.reason, ended.reason, ended.error) == (
+        "exit_code",
+        "exit_code",
+        "step 'wrong' failed: exit 1 failed: exit code 1",
+    )
+    assert ended.peak_memory_bytes
