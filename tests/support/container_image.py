@@ -64,6 +64,7 @@ def skip_without_podman() -> None:
 @contextlib.contextmanager
 def made(directory: Path, *, without: str = "") -> Iterator[str]:
     """Its name. `without`: a program that it lacks."""
+    before = os.environ.get("CONTAINERS_CONF")
     os.environ["CONTAINERS_CONF"] = str(directory / "containers.conf")
     (directory / "containers.conf").write_text(CONFIGURATION)
     name = f"localhost/kici-test:{os.getpid()}{without}"
@@ -73,6 +74,8 @@ def made(directory: Path, *, without: str = "") -> Iterator[str]:
     finally:
         subprocess.run(["podman", "image", "rm", "--force", name], check=False, capture_output=True)
         del os.environ["CONTAINERS_CONF"]
+        if before is not None:
+            os.environ["CONTAINERS_CONF"] = before
 
 
 def _tar(without: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -118,6 +119,10 @@ class Execution:
         self._stopping: asyncio.Event = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
         self._step_deadlines: dict[int, asyncio.TimerHandle] = {}
+
+    def machine(self) -> Mapping[str, str]:
+        """The environment of the place that it runs in."""
+        return self._sandbox.machine()
 
     def path(self, host: Path) -> str:
         """Where a file below `BoxSpec.root` stands inside. After `prepare`."""

@@ -245,6 +245,7 @@ class Job:
                 ref=self._dispatch.checkout.ref,
                 home=inside(space.home),
                 tmp=inside(space.tmp),
+                machine=execution.machine(),
                 ca_bundle=inside(space.root / ca_bundle.FILE) if self._shop.settings.ca_bundle else "",
             ),
             tmp=inside(space.tmp),

@@ -108,6 +108,7 @@ def test_every_variable_of_the_agent_has_an_effect_and_stands_in_the_manual() ->
     manual = "".join(page.read_text() for page in (root.parents[1] / "docs/operator").glob("*.md"))
     used_there = {"agent_token_file": "agent_token", "orchestrator_url": "websocket_url"}
     used_there |= dict.fromkeys(("job_memory", "job_cpus", "job_pids"), "limits")
+    used_there |= dict.fromkeys(("sandbox_image", "sandbox_pull"), "container")
     for variable in AGENT:
         name = variable.removeprefix("KICI_").lower()
         assert re.search(rf"settings\.{used_there.get(name, name)}\b", code), variable

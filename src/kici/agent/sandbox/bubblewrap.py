@@ -27,7 +27,7 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,6 +88,9 @@ class Bubblewrap:
         self._setpriv = shutil.which("setpriv", path=_PATH) if self._root else None
         if self._root and self._setpriv is None:
             raise SandboxUnavailable("a root agent's sandbox needs `setpriv`: install util-linux")
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
 
     def owner(self, slot: int) -> int | None:
         if not self._root:

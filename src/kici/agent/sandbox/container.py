@@ -23,7 +23,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,7 +71,12 @@ class ContainerSandbox:
         self._root = os.geteuid() == 0
         podman.sweep(options.agent)
         podman.have_image(options)
+        self._machine = podman.image_environment(options.image)
         self._probe()
+
+    def machine(self) -> Mapping[str, str]:
+        """The image's own: nothing of the host's."""
+        return self._machine
 
     def owner(self, slot: int) -> int | None:
         if not self._root:

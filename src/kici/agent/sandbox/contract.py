@@ -30,6 +30,7 @@ box before has returned.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -97,6 +98,9 @@ class Box(Protocol):
 class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
+
+    def machine(self) -> Mapping[str, str]:
+        """The environment of the place that steps run in: what of it they get, `agent.environment` says."""
 
     def owner(self, slot: int) -> int | None:
         """The uid (and gid) that steps of this slot run as; None = the agent's own user."""

@@ -10,6 +10,8 @@ a machine that serves one job and is thrown away, or on a developer's own.
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kici.agent import process_tree
@@ -19,6 +21,9 @@ from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 class NoSandbox:
     name = "none"
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
 
     def owner(self, slot: int) -> int | None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 
 Pull = Literal["missing", "never", "always"]
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LABEL = "kici-agent"
 _IMAGE = re.compile(
     r"[a-z0-9](?:[a-z0-9._/-]|:[0-9]{1,5}/)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
@@ -63,6 +65,12 @@ def have_image(options: Options) -> None:
         said("pull", "--quiet", options.image, timeout_s=_PULL_S)
     elif not present:
         raise SandboxUnavailable(f"the image {options.image} is not on this machine, and KICI_SANDBOX_PULL=never")
+
+
+def image_environment(image: str) -> dict[str, str]:
+    """What the image says that its programs are to have; a search path in any case."""
+    told = json.loads(said("image", "inspect", "--format={{json .Config.Env}}", image)) or []
+    return {"PATH": PATH} | dict(one.split("=", 1) for one in told if "=" in one)
 
 
 def sweep(agent: str) -> list[str]:

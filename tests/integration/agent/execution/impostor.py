@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from kici.agent.process_tree import new_tree
@@ -30,6 +32,9 @@ class Impostor:
             "    return from_host.decode(sock.recv(size, socket.MSG_WAITALL))\n"
             "say(Ready(1))\nheard()\n" + "\n".join(says) + "\nsock.recv(1)\n"
         )
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
 
     def owner(self, slot: int) -> int | None:
         return None
