@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from kici.agent import artifacts, caches, told
+from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.log_stream import StepLog
 from kici.agent.masking import Secrets
@@ -105,8 +106,10 @@ class Reporter:
         return await caches.fetch(self._api, key, restore)
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
-        """One that is not kept, since its key is taken or there is no room for it, is no error."""
-        await caches.save(self._api, key, data)
+        """Raises `TransferFailed` also for one that is not kept, since its key is taken or there is no room for it."""
+        reason = await caches.save(self._api, key, data)
+        if reason:
+            raise TransferFailed(reason)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -45,7 +45,7 @@ class Keeper(Protocol):
         """The key that was found, by the key itself or else by the first prefix that finds one, and its data."""
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
-        """A key that exists stays as it is, which is no error."""
+        """A key that exists stays as it is, which is told like any other reason why one is not kept."""
 
     async def secret_output(self, name: str, value: str) -> None: ...
 

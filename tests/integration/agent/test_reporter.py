@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 
 import pytest
 import zstandard
 
+from kici.agent import caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
@@ -115,6 +117,20 @@ async def test_secrets_are_hidden_in_what_is_emitted(told: Told, web: Web) -> No
         await told.reporter.emit(VALUE, {"deep": [VALUE]}, "0:1")
     assert VALUE.encode() not in web.bodies[-1]
     assert b"***" in web.bodies[-1]
+
+
+async def test_a_cache_that_the_orchestrator_did_not_keep_is_not_told_as_saved(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(api: JobApi, key: str, data: AsyncIterator[bytes]) -> str:
+        return "the caches of this repository take all the room they may"
+
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b""
+
+    monkeypatch.setattr(caches, "save", refused)
+    with pytest.raises(TransferFailed, match="all the room they may"):
+        await told.reporter.cache_save("k", nothing())
 
 
 async def test_the_last_line_of_a_log_says_why_its_step_did_not_succeed(told: Told) -> None:

@@ -25,6 +25,11 @@ _LEFT_S = 86_400
 """A file that is not finished after so long belongs to a run that was killed."""
 
 
+class CacheTaken(KiciError):
+    code = "cache_taken"
+    status = 409
+
+
 class CacheTooLarge(KiciError):
     code = "cache_too_large"
     status = 413
@@ -69,10 +74,10 @@ class Caches:
         return key, data()
 
     async def save(self, key: str, data: AsyncIterator[bytes]) -> None:
-        """Raises `CacheTooLarge`. A key that exists stays as it is."""
+        """Raises `CacheTooLarge`, and `CacheTaken` for a key that exists: it stays as it is."""
         path = self._path(key)
         if path.exists():
-            return
+            raise CacheTaken("there is an entry of that key already")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._directory / f".{os.urandom(8).hex()}"
         try:

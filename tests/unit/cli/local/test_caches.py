@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kici.cli.local.caches import Caches, CacheTooLarge, directory
+from kici.cli.local.caches import Caches, CacheTaken, CacheTooLarge, directory
 
 
 async def pieces(*data: bytes) -> AsyncIterator[bytes]:
@@ -41,7 +41,8 @@ async def test_nothing_is_found_where_nothing_was_saved(caches: Caches, tmp_path
 
 async def test_what_was_saved_is_found_by_its_key_and_never_changes(caches: Caches) -> None:
     await caches.save("uv/linux ü", pieces(b"one\n", b"\0two"))
-    await caches.save("uv/linux ü", pieces(b"three"))
+    with pytest.raises(CacheTaken):
+        await caches.save("uv/linux ü", pieces(b"three"))
     assert await found(caches, "uv/linux ü") == ("uv/linux ü", b"one\n\0two")
     assert await found(caches, "uv/linux") is None
 
