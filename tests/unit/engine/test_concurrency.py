@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kici.engine.concurrency import Admission, Entry, admit, hand_over
@@ -157,13 +157,14 @@ def test_with_keep_latest_exactly_the_newest_waits(steps: list[Arrive | int]) ->
 
 
 @given(happenings, st.integers(1, 3))
+@example([(1, False, False), (2, False, False), 0, (1, False, False), (2, True, False)], 2)
 def test_cancelling_makes_room_for_the_newcomer_and_stops_nobody_in_vain(steps: list[Arrive | int], max: int) -> None:
     group = after(steps)
-    before = group.holders
+    before, waiting = group.holders, group.waiters
     decision = group.arrive(max, False, True)
-    stopping = [entry for entry in before if entry.stopping or entry.id in decision.stop]
-    stay = [entry for entry in before if entry not in stopping]
-    ahead = group.waiters[:-1] if not decision.starts and group.waiters else []
+    stay = [entry for entry in before if not entry.stopping and entry.id not in decision.stop]
+    # Also of those who start at once because the newcomer has superseded somebody before them.
+    ahead = [entry for entry in waiting if entry.id not in decision.supersede]
     if not decision.starts and not ahead:
         assert hand_over(stay, group.waiters)
     if decision.stop and not ahead:
