@@ -278,12 +278,16 @@ def sweep() -> None:
 
 def _end_abandoned(path: Path) -> None:
     deadline = time.monotonic() + _KILL_S
-    while path.exists() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         _end([path])
         try:
             path.rmdir()
+        except FileNotFoundError:
+            return
         except OSError:
             time.sleep(0.005)
+        else:
+            return  # not once more: somebody who makes one may have made it again by now
 
 
 def _end(paths: Sequence[Path]) -> None:
