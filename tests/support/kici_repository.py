@@ -24,9 +24,12 @@ _ENV = {
 class KiciRepository:
     """Below `root`; each job of workflow `ci` is a list of shell commands."""
 
-    def __init__(self, root: Path, jobs: Mapping[str, Sequence[str]], *, grace_period_ms: int = 500) -> None:
+    def __init__(
+        self, root: Path, jobs: Mapping[str, Sequence[str]], *, grace_period_ms: int = 500, checkout: bool = True
+    ) -> None:
         self.root = root
         self._grace_period_ms = grace_period_ms
+        self._checkout = checkout
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
         self.write({"README.md": "hello\n", ".kici/workflows/ci.py": self._module(jobs)})
@@ -69,6 +72,7 @@ class KiciRepository:
                 steps=tuple(lockfile.LockStep(f"step {n}", command=command) for n, command in enumerate(commands)),
                 runs_on=("linux",),
                 grace_period_ms=self._grace_period_ms,
+                checkout=self._checkout,
             )
             for name, commands in jobs.items()
         )

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -54,7 +55,7 @@ class Bench:
         self.gate = base / "gate"
         self.mark = base / "mark"
 
-    def repository(self, *commands: str, **options: int) -> KiciRepository:
+    def repository(self, *commands: str, **options: Any) -> KiciRepository:
         return KiciRepository(self.base / "repositories" / "repo", {"build": commands}, **options)
 
     @asynccontextmanager
@@ -129,6 +130,15 @@ async def settled(bench: Bench) -> None:
 
 
 # ── a job that goes well ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_without_a_checkout_has_its_workflow_and_an_empty_directory(bench: Bench) -> None:
+    repository = bench.repository("ls -A; echo listed", checkout=False)
+    async with bench.agent() as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.error) == ("success", ""), agent.log()
+    assert (await bench.orchestrator.log(JOB, 0)).split() == ["listed"]
 
 
 async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:

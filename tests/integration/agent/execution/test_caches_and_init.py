@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import tarfile
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -55,6 +57,21 @@ async def test_what_a_job_saves_comes_back_and_what_stands_beside_it_stays(jobs:
     assert "k-main is there already" in jobs.sink.text
     assert (jobs.root / "src/out/beside").exists()
     assert (home / ".tool/beside").exists()
+
+
+async def test_a_host_that_never_takes_a_cache_does_not_hold_the_job(
+    jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def never(key: str, data: AsyncIterator[bytes]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(jobs.sink, "cache_save", never)
+    ended = await run(jobs, 'timeout="2s", grace_period="1s", cache=cache("k", paths="out")', '"mkdir out"')
+    assert begun.is_set()
+    assert (ended.status, ended.reason) == ("failed", "timeout")
 
 
 async def test_after_a_prefix_the_exact_key_is_saved_also_of_init(jobs: Any) -> None:
