@@ -22,7 +22,7 @@ import structlog
 from kici.agent import packages, trash, uv_sync
 from kici.agent.errors import DiskFull, PreparationFailed, is_disk_full
 from kici.agent.packages import Manifest
-from kici.agent.sandbox.bubblewrap import PACKAGES_UIDS
+from kici.agent.sandbox.slot_users import PACKAGES_UIDS
 from kici.agent.settings import Settings
 from kici.agent.uv_sync import Installation
 from kici.agent.workspace import Owner, Workspace

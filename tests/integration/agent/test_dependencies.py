@@ -14,7 +14,7 @@ import pytest
 from kici.agent import trash, workspace
 from kici.agent.dependencies import NAME, Dependencies, clear_unfinished
 from kici.agent.errors import PreparationFailed
-from kici.agent.sandbox.bubblewrap import FIRST_UID, PACKAGES_UIDS
+from kici.agent.sandbox.slot_users import FIRST_UID, PACKAGES_UIDS
 from kici.agent.settings import load
 from kici.agent.workspace import Owner, Workspace
 from kici.engine.events import Event, EventType

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kici.agent.sandbox.bubblewrap import FIRST_UID
 from kici.agent.sandbox.choose import choose
+from kici.agent.sandbox.slot_users import FIRST_UID
 from kici.engine.events import Event, EventType
 from kici.wire.agent import Checkout, Dispatch, JobRejected
 from kici.wire.context import JobContext

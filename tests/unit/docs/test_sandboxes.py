@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 from kici.agent.sandbox import user_namespace
-from kici.agent.sandbox.bubblewrap import FIRST_UID, SLOTS
 from kici.agent.sandbox.choose import Mode
 from kici.agent.sandbox.seccomp import ARCHITECTURES, IMAGE_BUILD_MAY, REFUSED, REFUSED_IOCTLS
+from kici.agent.sandbox.slot_users import FIRST_UID, SLOTS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operator" / "sandboxes.md").read_text()

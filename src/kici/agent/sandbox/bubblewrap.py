@@ -33,17 +33,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
-from kici.agent.sandbox import seccomp, user_namespace
+from kici.agent.sandbox import seccomp, slot_users, user_namespace
 from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
 
-FIRST_UID = 60_706
-"""Up to 61,183 no distribution, container engine or systemd gives these uids to anything."""
-SLOTS = 478
-PACKAGES_UIDS = {"trusted": FIRST_UID + SLOTS - 2, "unknown": FIRST_UID + SLOTS - 3}
-"""Trust → who installs the packages of workflows for a root agent: no slot's user (the last one is the probe's)."""
 WORK = "/work"
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -93,11 +88,7 @@ class Bubblewrap:
         return os.environ
 
     def owner(self, slot: int) -> int | None:
-        if not self._root:
-            return None
-        if not 0 <= slot < SLOTS:
-            raise SandboxUnavailable(f"slot {slot} has no uid: at most {SLOTS} slots")
-        return FIRST_UID + slot
+        return slot_users.owner(slot)
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
         return await self.run(spec, runner_argv(), runner_socket)
@@ -116,9 +107,7 @@ class Bubblewrap:
         owner = self.owner(spec.slot)
         uid = os.geteuid() if owner is None else owner
         gid = os.getegid() if owner is None else owner
-        if owner is not None:
-            for directory in (spec.root, *(spec.root / name for name in ("src", "tmp", "home"))):
-                os.chown(directory, uid, gid, follow_symlinks=False)
+        slot_users.hand_over(spec.root, owner)
         if self._image_build:
             users, groups = f"root:x:0:0::{WORK}/home:/bin/bash\n", "root:x:0:\n"
         else:

@@ -15,13 +15,11 @@ from msgspec import Struct
 
 from kici.agent.sandbox.contract import BoxSpec, Sandbox, SandboxUnavailable
 from kici.agent.sandbox.seccomp import Profile
+from kici.agent.sandbox.slot_users import PROBE_SLOT
 
 if TYPE_CHECKING:
     from kici.agent.sandbox.bubblewrap import Bubblewrap
     from kici.agent.sandbox.podman import Options
-
-PROBE_SLOT = 477
-"""The last one: no agent has so many, so a probe meets no job."""
 
 
 Mode = Literal["auto", "true", "false", "bubblewrap", "container", "none"]

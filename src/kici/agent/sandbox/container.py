@@ -28,15 +28,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
-from kici.agent.sandbox import cgroups, podman
-from kici.agent.sandbox.bubblewrap import FIRST_UID, SLOTS
+from kici.agent.sandbox import cgroups, podman, slot_users
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import SOURCE, LastWords, Started, spawn
 from kici.agent.sandbox.measures import Measures
 from kici.runner.processes import gone
 
 WORK = "/work"
-PROBE_SLOT = 477
 _KICI = "/opt/kici"
 _SHM_BYTES = 1024**3
 _START_S = 60.0
@@ -79,11 +77,7 @@ class ContainerSandbox:
         return self._machine
 
     def owner(self, slot: int) -> int | None:
-        if not self._root:
-            return None
-        if not 0 <= slot < SLOTS:
-            raise SandboxUnavailable(f"slot {slot} has no uid: at most {SLOTS} slots")
-        return FIRST_UID + slot
+        return slot_users.owner(slot)
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
         return await self.run(spec, runner_argv(), runner_socket)
@@ -91,9 +85,7 @@ class ContainerSandbox:
     async def run(self, spec: BoxSpec, command: Sequence[str], socket: int) -> Box:
         """`start`, for any command. Raises `SandboxUnavailable` with podman's own words if it does not come up."""
         owner = self.owner(spec.slot)
-        if owner is not None:
-            for place in (spec.root, *(spec.root / name for name in ("src", "tmp", "home"))):
-                os.chown(place, owner, owner, follow_symlinks=False)
+        slot_users.hand_over(spec.root, owner)
         box = ContainerBox(self._program, f"kici-{self._options.agent}-{spec.slot}-{secrets.token_hex(4)}", spec)
         try:
             with tempfile.TemporaryDirectory(prefix="kici-podman-") as directory:
@@ -159,7 +151,7 @@ class ContainerSandbox:
             for name in ("src", "kici", "tmp", "home"):
                 (root / name).mkdir()
             argv = [python(), "-I", "-c", _PROBE, search_path()]
-            spec = BoxSpec(PROBE_SLOT, root, limits=self._options.limits)
+            spec = BoxSpec(slot_users.PROBE_SLOT, root, limits=self._options.limits)
             box = await self.run(spec, argv, theirs.fileno())
             try:
                 async with asyncio.timeout(_START_S):
