@@ -123,6 +123,9 @@ async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, trust
         directories = "".join(f"{directory}\n" for directory in options.sparse)
         await git.run("sparse-checkout", "set", "--cone", "--stdin", feed=directories.encode())
     await git.run("checkout", "--quiet", "--detach", "--force", sha, timeout_s=CHECKOUT_S)
+    missing = [directory for directory in options.sparse if not (git.top / directory).is_dir()]
+    if missing:
+        raise PreparationFailed(f"sparse names {missing[0]!r}, and the commit has no such directory")
     # Steps may use LFS themselves.
     (git.top / ".git" / "info" / "attributes").unlink()
     if options.lfs:

@@ -233,6 +233,14 @@ async def test_only_the_directories_that_are_named(
         assert git(space, "status", "--porcelain") == ""
 
 
+async def test_a_directory_that_the_commit_does_not_have_is_named(
+    base: Path, web: Web, repository: KiciRepository
+) -> None:
+    with pytest.raises(PreparationFailed, match="sparse names 'src/ap', and the commit has no such directory"):
+        async with checked_out(base, web, LockCheckout(sparse=("src/ap",)), repository.sha):
+            pass
+
+
 # ── submodules ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
