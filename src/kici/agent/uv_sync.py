@@ -18,13 +18,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from kici.agent.errors import DiskFull, PreparationFailed
-from kici.agent.sandbox.bubblewrap import find_bwrap, system_mounts, visible
+from kici.agent.sandbox.bubblewrap import child_pid, find_bwrap, system_mounts, visible
+from kici.agent.sandbox.contract import SandboxUnavailable
 from kici.agent.sandbox.launch import interpreter_paths
 from kici.agent.workspace import Owner
 from kici.dependencies import uv
 from kici.dependencies.declared import LOCK, PROJECT, Declared
+from kici.runner.processes import gone
 
 SYNC_S = 900.0
+_KILL_S = 10.0
 MAX_OUTPUT_BYTES = 262_144
 _FULL = ("No space left on device", "Disk quota exceeded", "os error 28")
 _BUILD, _CACHE = "/build", "/cache"
@@ -53,26 +56,40 @@ async def sync(
         home=f"{build}/home", cache=cache, target=f"{build}/environment", variables=os.environ
     )
     program = uv.find_uv()
-    process = await asyncio.create_subprocess_exec(
-        *_confinement(where, program),
-        *uv.sync_argv(program, f"{build}/project", builds=builds),
-        cwd="/" if where.sandboxed else where.build,
-        env=environment | {"TMPDIR": f"{build}/home"} | dict(credentials),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
+    info_read, info_write = os.pipe()
     try:
+        process = await asyncio.create_subprocess_exec(
+            *_confinement(where, program, info_write),
+            *uv.sync_argv(program, f"{build}/project", builds=builds),
+            cwd="/" if where.sandboxed else where.build,
+            env=environment | {"TMPDIR": f"{build}/home"} | dict(credentials),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(info_write,) if where.sandboxed else (),
+        )
+    except BaseException:
+        os.close(info_read)
+        raise
+    finally:
+        os.close(info_write)
+    first: int | None = None
+    try:
+        first = await child_pid(info_read)
         async with asyncio.timeout(SYNC_S):
             said = await _output(process)
             code = await process.wait()
     except TimeoutError:
         raise PreparationFailed(f"uv took longer than {SYNC_S:.0f} s to install the workflow's packages") from None
+    except SandboxUnavailable as error:
+        raise PreparationFailed(f"the workflow's packages could not be installed: {error}") from error
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        if first is not None:  # when it has ended, the kernel has ended all others of its namespace
+            await gone([first], _KILL_S)
     if code:
         if any(sign in said for sign in _FULL):
             raise DiskFull(where.build)
@@ -98,11 +115,11 @@ def _lay_out(where: Installation, wanted: Declared) -> None:
             os.chown(path, where.owner.uid, where.owner.gid, follow_symlinks=False)
 
 
-def _confinement(where: Installation, program: str) -> Iterator[str]:
+def _confinement(where: Installation, program: str, info: int) -> Iterator[str]:
     if not where.sandboxed:
         return
     yield from (find_bwrap(), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-    yield from ("--die-with-parent", "--new-session")
+    yield from ("--die-with-parent", "--new-session", "--info-fd", str(info))
     yield from system_mounts()
     yield from ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")  # noqa: S108 - of a namespace of its own
     yield from ("--bind", str(where.build), _BUILD, "--bind", str(where.cache), _CACHE)

@@ -138,6 +138,7 @@ async def test_without_a_network_no_abstract_socket_is_reached(bubblewrap: Any, 
     assert await run(bubblewrap, ABSTRACT.format(pid=os.getpid()), network=False) == "ECONNREFUSED"
 
 
+@pytest.mark.parametrize("boxes", ["none", "bubblewrap", "image-build"], indirect=True)
 async def test_with_the_host_s_network_abstract_sockets_of_the_host_are_reached(boxes: Any, abstract: None) -> None:
     """They belong to the network: the operator's page says so."""
     assert await run(boxes, ABSTRACT.format(pid=os.getpid()), network=True) == "did"

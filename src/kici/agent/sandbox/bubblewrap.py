@@ -138,7 +138,7 @@ class Bubblewrap:
             for descriptor in extra:
                 os.close(descriptor)
         try:
-            init = await _child_pid(info_read)
+            init = await child_pid(info_read)
             if init is None:
                 code = await started.child.wait()
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
@@ -330,7 +330,7 @@ def _memory_file(content: bytes) -> int:
     return descriptor
 
 
-async def _child_pid(info: int) -> int | None:
+async def child_pid(info: int) -> int | None:
     """Of what bubblewrap tells at `--info-fd` once the namespaces stand; None if it ends without. Closes `info`."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
