@@ -206,7 +206,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 async def test_programs_of_every_day_run_under_it(bubblewrap: Any, program: str) -> None:
     if program in ("node", "gdb", "strace") and shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
+        pytest.skip(f"there is no {program} here")
     said = await bubblewrap.said(f"export PYTHON={sys.executable}; {PROGRAMS[program]} && echo well")
     assert said.endswith("well\n"), said
 
