@@ -133,7 +133,7 @@ async def test_the_last_runs_of_a_branch_cost_the_same_in_a_repository_with_a_pa
     async with explained(old) as plan:
         await last_runs.of_branch(plan.db, *args)
     assert not plan.scans("execution_runs")
-    assert plan.buffers < 300
+    assert plan.buffers < 600  # twice of what it takes: a vacuum may have to leave old versions
 
 
 async def test_the_newest_success_of_a_branch_is_found_and_one_of_long_ago_is_not(old: Pool[Record]) -> None:
