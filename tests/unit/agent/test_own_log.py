@@ -11,8 +11,10 @@ from kici.agent.settings import load
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
+    """Not to the library's own: that draws tracebacks with all locals, for seconds, in whatever test comes next."""
+    before = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 @pytest.mark.parametrize("form", ["json", "plain"])
