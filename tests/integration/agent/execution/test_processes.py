@@ -171,8 +171,9 @@ async def test_fifty_megabytes_without_a_newline_hide_nothing_of_what_follows(jo
         ("os._exit(7)", "the runner exited with code 7 before the job ended"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "the runner was killed by SIGKILL before the job ended"),
         ("os.abort()", "the runner was killed by SIGABRT before the job ended"),
-        ("os.close(3)\nos._exit(0)", "the runner exited with code 0 before the job ended"),
-        ("os.closerange(0, 4096)\nos._exit(0)", "the runner exited with code 0 before the job ended"),
+        # On a busy machine its end may be seen a second after that of its socket, which is told then.
+        ("os.close(3)\nos._exit(0)", "before the job ended"),
+        ("os.closerange(0, 4096)\nos._exit(0)", "before the job ended"),
         ("os.write(3, b'garbage that is no message')\ntime.sleep(1000)", "the runner broke the protocol"),
         ("os.execvp('true', ['true'])", "the runner exited with code 0 before the job ended"),
     ],
