@@ -79,11 +79,11 @@ def kind(facts: Facts) -> Reason:
 
 
 def sentence(facts: Facts) -> str:
-    """On one line. Empty if nothing is known."""
-    parts = [" ".join(facts.said.split()) + _explained(facts)]
+    """On one line, without a character that a terminal or a page would obey. Empty if nothing is known."""
+    parts = [_one_line(facts.said) + _explained(facts)]
     if facts.reason not in _BY_THEMSELVES:
         parts += _machine(facts)
-    last = facts.last_lines.rpartition("\n")[2].strip()
+    last = _printable(facts.last_lines.rpartition("\n")[2]).strip()
     if last and facts.reason is not Reason.CANCELLED:
         parts.append(f"its last output: {last if len(last) <= _QUOTED_CHARS else last[: _QUOTED_CHARS - 1] + '…'}")
     return "; ".join(part for part in parts if part)
@@ -180,7 +180,6 @@ def size(count: int) -> str:
 
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def last_lines(output: str) -> str:
@@ -192,9 +191,18 @@ def last_lines(output: str) -> str:
     kept: list[str] = []
     for line in reversed(_ESCAPES.sub("", output).replace("\r\n", "\n").split("\n")):
         states = [state for state in line.split("\r") if state.strip()]
-        text = _CONTROLS.sub("", states[-1]).rstrip() if states else ""
+        text = _printable(states[-1]).rstrip() if states else ""
         if text:
             kept.append(text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…")
         if len(kept) == MAX_LAST_LINES:
             break
     return "\n".join(reversed(kept))
+
+
+def _printable(line: str) -> str:
+    """Without controls, marks that turn the direction of text, and what stands for no character at all."""
+    return "".join(" " if letter.isspace() else letter for letter in line if letter.isspace() or letter.isprintable())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_printable(text).split())
