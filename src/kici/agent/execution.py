@@ -174,6 +174,7 @@ class Execution:
         self._sink, self._transfers = sink, Transfers(sink, self._send)
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
+        self._post_mortem.watch()
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
@@ -201,6 +202,7 @@ class Execution:
                     timer.cancel()
             for task in (stopped, died, conversation):
                 task.cancel()
+            self._post_mortem.stop()
             await self._box.kill()
             with suppress(asyncio.CancelledError):
                 await conversation

@@ -6,6 +6,7 @@ comes from the sandbox.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from kici.engine.failure import Facts, Reason
 from kici.engine.lockfile import LockJob
 from kici.wire.runner import JobEnded, StepEnded
 
+SAMPLE_S = 0.25
 MAX_ERROR_CHARS = 8_000
 MAX_TAIL_CHARS = 32_768
 _FULL_BYTES = 1024**2
@@ -38,10 +40,20 @@ class PostMortem:
         self._limits = limits
         self._root = root
         self._hide = hide
+        self._timer: asyncio.TimerHandle | None = None
         self._kills = self._refused = 0
         """So many of the box are told already."""
         self._failed: dict[int, tuple[str, StepEnded]] = {}
         """Index → what the runner said, and what became of it."""
+
+    def watch(self) -> None:
+        """Measure from now on, until `stop`."""
+        self._box.usage()
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self.watch)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def of_step(self, ended: StepEnded) -> StepEnded:
         """With its sentence as its error, and its last lines masked and cut."""

@@ -68,7 +68,7 @@ class GroupTree:
         return self._group.entered(argv)
 
     def add(self, pid: int) -> None:
-        self._group.watch()
+        pass  # it has entered by itself
 
     def usage(self) -> Usage:
         return self._group.usage()

@@ -142,8 +142,6 @@ class Bubblewrap:
             if init is None:
                 code = await started.child.wait()
                 raise SandboxUnavailable(f"bubblewrap failed ({code}): {started.words.text() or 'it says nothing'}")
-            if cgroup is not None:
-                cgroup.watch()
             return WrappedBox(spec.root, started, init, cgroup, self._users)
         except BaseException:
             started.child.signal(signal.SIGKILL)

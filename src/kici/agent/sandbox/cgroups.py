@@ -144,16 +144,6 @@ class ControlGroup:
         files = [str(one.path / "cgroup.procs") for one in self._directories]
         return ["/bin/sh", "-c", _ENTER, "kici-enter", str(len(files)), *files, *argv]
 
-    def add(self, pid: int) -> None:
-        """For a process that has not entered by itself. Raises `OSError`."""
-        for one in self._directories:
-            with suppress(ProcessLookupError):  # it has ended already
-                (one.path / "cgroup.procs").write_text(str(pid))
-
-    def watch(self) -> None:
-        """Measure from now on, until `kill`."""
-        self._measures.watch()
-
     def usage(self) -> Usage:
         if self._directories:
             self._measures.sample()
@@ -161,7 +151,6 @@ class ControlGroup:
 
     async def kill(self) -> None:
         """End every process of it, and remove it. Safe to call again. Raises `TimeoutError`."""
-        self._measures.stop()
         if self._directories:
             self._measures.sample()
         async with asyncio.timeout(_KILL_S):

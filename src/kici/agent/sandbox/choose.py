@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
-import tempfile
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 
-from kici.agent.sandbox.contract import BoxSpec, Sandbox, SandboxUnavailable
+from kici.agent.sandbox.contract import Sandbox, SandboxUnavailable
+from kici.agent.sandbox.probe import probe
 from kici.agent.sandbox.seccomp import Profile
-from kici.agent.sandbox.slot_users import PROBE_SLOT
 
 if TYPE_CHECKING:
     from kici.agent.sandbox.bubblewrap import Bubblewrap
@@ -86,41 +81,9 @@ def _container(wanted: Options | None) -> Sandbox:
 
 def _works(make: Callable[[], Bubblewrap]) -> Bubblewrap:
     sandbox = make()
-    _probe(sandbox)
-    return sandbox
-
-
-def _probe(sandbox: Bubblewrap) -> None:
-    """Start `true` in a box, in a loop of its own: the caller may be in one already."""
-    problem: list[BaseException] = []
-
-    def in_thread() -> None:
-        try:
-            asyncio.run(_run_true(sandbox))
-        except (SandboxUnavailable, OSError) as error:
-            problem.append(error)
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    if problem:
-        raise SandboxUnavailable(str(problem[0]))
-
-
-async def _run_true(sandbox: Bubblewrap) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, tempfile.TemporaryDirectory(prefix="kici-probe-") as directory:
-        root = Path(directory)
-        for name in ("src", "kici", "tmp", "home"):
-            (root / name).mkdir()
-        box = await sandbox.run(BoxSpec(PROBE_SLOT, root), ["/bin/sh", "-c", "exit 0"], theirs.fileno())
-        try:
-            async with asyncio.timeout(20):
-                code = await box.wait()
-            words = box.last_words()
-        finally:
-            await box.kill()
+    code, words = probe(sandbox, ["/bin/sh", "-c", "exit 0"], timeout_s=20)
     if code:
         raise SandboxUnavailable(f"a probe in bubblewrap ended with {code}: {words or 'it says nothing'}")
     if os.geteuid() == 0 and words:
         raise SandboxUnavailable(f"a probe in bubblewrap complained: {words}")
+    return sandbox

@@ -18,11 +18,9 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import sys
 import sysconfig
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +30,7 @@ from kici.agent.sandbox import cgroups, podman, slot_users
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import SOURCE, LastWords, Started, spawn
 from kici.agent.sandbox.measures import Measures
+from kici.agent.sandbox.probe import probe
 from kici.runner.processes import gone
 
 WORK = "/work"
@@ -70,7 +69,7 @@ class ContainerSandbox:
         podman.sweep(options.agent)
         podman.have_image(options)
         self._machine = podman.image_environment(options.image)
-        self._probe()
+        self._check_image()
 
     def machine(self) -> Mapping[str, str]:
         """The image's own: nothing of the host's."""
@@ -128,41 +127,16 @@ class ContainerSandbox:
         for host, inside in _runtime():
             yield _mount(host, inside)
 
-    def _probe(self) -> None:
-        """In a loop of its own: the caller may be in one already."""
-        problem: list[BaseException] = []
-
-        def in_thread() -> None:
-            try:
-                asyncio.run(self._run_probe())
-            except (SandboxUnavailable, OSError) as error:
-                problem.append(error)
-
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        thread.join()
-        if problem:
-            raise SandboxUnavailable(f"KICI_SANDBOX=container, but {problem[0]}")
-
-    async def _run_probe(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs, tempfile.TemporaryDirectory(prefix="kici-probe-") as directory:
-            root = Path(directory)
-            for name in ("src", "kici", "tmp", "home"):
-                (root / name).mkdir()
-            argv = [python(), "-I", "-c", _PROBE, search_path()]
-            spec = BoxSpec(slot_users.PROBE_SLOT, root, limits=self._options.limits)
-            box = await self.run(spec, argv, theirs.fileno())
-            try:
-                async with asyncio.timeout(_START_S):
-                    code = await box.wait()
-                words = box.last_words()
-            finally:
-                await box.kill()
+    def _check_image(self) -> None:
+        argv = [python(), "-I", "-c", _PROBE, search_path()]
+        try:
+            code, words = probe(self, argv, limits=self._options.limits, timeout_s=_START_S)
+        except SandboxUnavailable as error:
+            raise SandboxUnavailable(f"KICI_SANDBOX=container, but {error}") from error
         if code:
             raise SandboxUnavailable(
-                f"the image {self._options.image} cannot run jobs: {words or f'a probe ended with {code}'}. "
-                "An image needs glibc and bash; see container-sandbox.md"
+                f"KICI_SANDBOX=container, but the image {self._options.image} cannot run jobs: "
+                f"{words or f'a probe ended with {code}'}. An image needs glibc and bash; see container-sandbox.md"
             )
 
 
@@ -219,7 +193,6 @@ class ContainerBox:
         if directories:  # else it has ended in the meantime
             cgroups.check(directories, self._spec.limits)
         self._measures = Measures(directories)
-        self._measures.watch()
 
     @property
     def pid(self) -> int:
@@ -265,7 +238,6 @@ class ContainerBox:
             if not await gone([self._init], _KILL_S):
                 report_survivors(self._init)
             self._end()
-        self._measures.stop()
         if self._podman is not None:
             self._podman.child.signal(signal.SIGKILL)  # where it has not come up yet
             await self._podman.child.wait()

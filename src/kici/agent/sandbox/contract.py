@@ -89,7 +89,7 @@ class Box(Protocol):
         """Where a file of `root` stands as seen from inside."""
 
     def usage(self) -> Usage:
-        """At any time, also after `kill`."""
+        """At any time, also after `kill`. The peak is the highest of what was asked: ask often while it works."""
 
     def last_words(self) -> str:
         """What was written to standard error before the runner took it over: why a start failed."""

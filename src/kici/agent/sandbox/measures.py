@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from kici.agent.sandbox.contract import Usage
-
-SAMPLE_S = 0.25
-"""The kernel keeps a peak, but with the page cache in it. So memory is sampled: what lives shorter may be missed.
-The kernel brings the samples themselves up to date within 2 s."""
 
 
 class Measures:
@@ -24,19 +19,11 @@ class Measures:
         self._peak: int | None = None
         self._kills: int | None = None
         self._refused: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self.count()
 
-    def watch(self) -> None:
-        """Sample from now on, until `stop`."""
-        self.sample()
-        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self.watch)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     def sample(self) -> None:
+        """The kernel keeps a peak, but with the page cache in it: of memory the highest sample counts, which the kernel
+        brings up to date within 2 s. What lives shorter may be missed."""
         found = _table(self._memory_stat)
         self._keep_peak(found.get("total_rss", found.get("anon")))
         self.count()
