@@ -19,7 +19,6 @@ from kici.wire.agent import (
     Heartbeat,
     Hello,
     JobRejected,
-    JobStatusChanged,
     Welcome,
 )
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
@@ -179,8 +178,8 @@ class Attempts:
             job.fail(f"the agent could not carry out the job: {type(error).__name__}: {error}")
         finally:
             self._here.discard(job.ref)
-            if job.reported is not None and isinstance(job.reported.body, JobStatusChanged):
-                self.ended[job.reported.body.status] += 1
+            if job.ended is not None:
+                self.ended[job.ended.status] += 1
             self._changed.set()
             self.on_change()
         if job.reported is not None:

@@ -91,11 +91,11 @@ class Dependencies:
                 # One after the other where they share a cache: what the first has fetched the second does not fetch.
                 async with self._using(cache):
                     manifest = await self._make(place, cache, trust, wanted, opened, say)
+                await asyncio.to_thread(self._keep_to_limit)
             else:
                 say("the workflow's packages are here already")
             os.utime(place)
             await asyncio.to_thread(packages.hand_over, place, manifest, space.packages, link=space.owner is not None)
-        await asyncio.to_thread(self._keep_to_limit)
 
     async def _make(
         self,

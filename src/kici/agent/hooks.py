@@ -53,24 +53,23 @@ class Hooks:
             if problem := self._problem(name):
                 raise SettingsInvalid(f"KICI_HOOKS_DIR cannot be used: {problem}")
 
+    def has(self, name: str) -> bool:
+        return self._directory is not None and os.path.lexists(self._directory / name)
+
     async def before(self, name: str, about: Mapping[str, str], say: Callable[[str], None]) -> None:
-        """Its output goes to `say`. Raises `PreparationFailed` when it fails."""
-        if self._has(name):
-            say(f"running the operator's hook {name}")
-            if problem := await self._run(name, about, say):
-                raise PreparationFailed(f"the operator's hook {name} {problem}")
+        """One that is there. Its output goes to `say`. Raises `PreparationFailed` when it fails."""
+        say(f"running the operator's hook {name}")
+        if problem := await self._run(name, about, say):
+            raise PreparationFailed(f"the operator's hook {name} {problem}")
 
     async def after(self, about: Mapping[str, str], clean: Callable[[str], str]) -> None:
         """Never raises: a failure is told in the agent's log, and so is the output, made fit for it by `clean`."""
-        if self._has(AFTER_JOB):
+        if self.has(AFTER_JOB):
             problem = await self._run(
                 AFTER_JOB, about, lambda line: log.info("hook says", hook=AFTER_JOB, text=clean(line))
             )
             if problem:
                 log.error("the operator's hook failed", hook=AFTER_JOB, reason=problem)
-
-    def _has(self, name: str) -> bool:
-        return self._directory is not None and os.path.lexists(self._directory / name)
 
     async def _run(self, name: str, about: Mapping[str, str], say: Callable[[str], None]) -> str:
         """What went wrong; empty = nothing. None of its session's processes is left."""
@@ -122,7 +121,7 @@ class Hooks:
             shared = about.st_mode & 0o022 and not (directory != place and about.st_mode & stat.S_ISVTX)
             if shared or about.st_uid not in (0, os.geteuid()):
                 return f"{directory} can be written by others than root and the agent's user"
-        if not self._has(name):
+        if not self.has(name):
             return ""
         about = (place / name).lstat()
         if not stat.S_ISREG(about.st_mode):

@@ -93,7 +93,6 @@ class Job:
         self._withdrawn = False
         self._has_packages = False
         self._known: JobContext | None = None
-        self._ended_as: JobStatusChanged | None = None
         self.reported: Frame | None = None
         """The frame that tells the end."""
 
@@ -103,6 +102,12 @@ class Job:
         """The job ends as cancelled; its steps get its grace period, unless `force`."""
         self._cancelled = self._cancelled or reason or "cancelled"
         self._stop(reason, force=force)
+
+    @property
+    def ended(self) -> JobStatusChanged | None:
+        """How, once it is told."""
+        body = self.reported.body if self.reported else None
+        return body if isinstance(body, JobStatusChanged) else None
 
     def withdraw(self) -> None:
         """It is not ours any more: kill it and say nothing."""
@@ -196,7 +201,7 @@ class Job:
     async def _check_out(self, space: Workspace, known: asyncio.Task[JobContext]) -> verify_kici.Locked:
         wanted = self._dispatch.checkout
         source = checkout.remote(self._dispatch, self._shop.settings.http_url)
-        await self._shop.hooks.before(BEFORE_CHECKOUT, self._about(space, await known), self._reporter.say)
+        await self._before(BEFORE_CHECKOUT, space, known)
         if self._shop.settings.ca_bundle:
             ca_bundle.hand_over(self._shop.settings.ca_bundle, space)
         git = await checkout.fetch(space, source, wanted, self._reporter.say)
@@ -213,20 +218,19 @@ class Job:
             self._reporter.say(f"checked out {wanted.sha}")
         else:
             checkout.no_work_tree(space)
-        await self._shop.hooks.before(BEFORE_JOB, self._about(space, await known), self._reporter.say)
+        await self._before(BEFORE_JOB, space, known)
         return locked
+
+    async def _before(self, hook: str, space: Workspace, known: asyncio.Task[JobContext]) -> None:
+        if self._shop.hooks.has(hook):  # else nothing waits for the context
+            about = about_job(self._dispatch, await known, space.root)
+            await self._shop.hooks.before(hook, about, self._reporter.say)
 
     async def _after(self, space: Workspace) -> None:
         """No process of the job is left, and its directory is still there."""
-        outcome = self._ended_as.status if self._ended_as else "withdrawn"
-        about = self._about(space, self._known) | {
-            "KICI_OUTCOME": outcome,
-            "KICI_REASON": self._ended_as.reason if self._ended_as else "",
-        }
-        await self._shop.hooks.after(about, self._reporter.clean)
-
-    def _about(self, space: Workspace, known: JobContext | None) -> dict[str, str]:
-        return about_job(self._dispatch, known, space.root)
+        told = self.ended
+        outcome = {"KICI_OUTCOME": told.status if told else "withdrawn", "KICI_REASON": told.reason if told else ""}
+        await self._shop.hooks.after(about_job(self._dispatch, self._known, space.root) | outcome, self._reporter.clean)
 
     def _start(self, space: Workspace, execution: Execution, locked: verify_kici.Locked, known: JobContext) -> Start:
         def inside(path: Path) -> str:
@@ -336,7 +340,6 @@ class Job:
     def _report(self, ended: JobStatusChanged) -> None:
         # Without the sentence: it ends with a line of the job's output, which is none of this log's.
         log.info("job ended", status=ended.status, reason=ended.reason)
-        self._ended_as = ended
         self.reported = self._shop.outbox.put(ended)
 
 

@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import httpx
 import msgspec
 import pytest
 
+from kici.agent.sandbox import podman
+from kici.agent.settings import load
 from kici.engine.events import Event, EventType
 from kici.wire.agent import (
     Ack,
@@ -34,7 +37,7 @@ from kici.wire.agent import (
 )
 from kici.wire.close_codes import CloseCode
 from kici.wire.context import JobContext
-from tests.support import agent_process
+from tests.support import agent_process, container_image
 from tests.support.agent_orchestrator import Orchestrator
 from tests.support.agent_process import AgentProcess
 from tests.support.kici_repository import KiciRepository
@@ -139,6 +142,31 @@ async def test_a_job_without_a_checkout_has_its_workflow_and_an_empty_directory(
         end = await bench.orchestrator.end(JOB)
         assert (end.status, end.error) == ("success", ""), agent.log()
     assert (await bench.orchestrator.log(JOB, 0)).split() == ["listed"]
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    container_image.skip_without_podman()
+    with tempfile.TemporaryDirectory(prefix="kici-test-") as directory, container_image.made(Path(directory)) as name:
+        yield name
+
+
+async def test_a_job_runs_in_a_container_and_its_failure_is_explained(bench: Bench, image: str) -> None:
+    repository = bench.repository("cat README.md; pwd; id -un", "kill -9 $$")
+    wanted = {"KICI_SANDBOX": "container", "KICI_SANDBOX_IMAGE": image, "KICI_JOB_MEMORY": "256MiB"}
+    podman_s = {name: os.environ[name] for name in ("CONTAINERS_CONF", "HOME") if name in os.environ}
+    async with bench.agent(**wanted, **podman_s) as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, 0)
+        agent.send(signal.SIGTERM)
+        assert await agent.ended() == 0, agent.log()
+    assert (end.status, end.signal) == ("failed", "SIGKILL"), agent.log()
+    assert "killed by SIGKILL" in end.error
+    assert log.split() == ["hello", "/work/src", "kici"]
+    known = load({"KICI_ORCHESTRATOR_URL": "ws://host", "KICI_WORK_DIR": str(bench.base / "work")} | wanted)
+    assert known.container
+    assert podman.sweep(known.container.agent) == []
 
 
 async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:

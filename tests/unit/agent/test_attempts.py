@@ -22,6 +22,7 @@ class PlayedJob:
     def __init__(self, dispatch: Any, shop: Workshop) -> None:
         self.ref = AttemptRef(dispatch.job_id, dispatch.attempt)
         self.reported: Any = None
+        self.ended: Any = None
         self.told, self.removed = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
