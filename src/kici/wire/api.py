@@ -223,7 +223,8 @@ class Cache(Body, frozen=True):
     id: str
     repository: str
     scope: str
-    """Empty = the repository's, else `pr-N`: of an untrusted pull request, which alone finds it."""
+    """Empty = the default branch's, which all runs find; `heads/NAME` or `tags/NAME`: found by runs of that ref and, of
+    a branch, by pull requests to it; `pr-N`: found by that pull request."""
     key: str
     size_bytes: int
     created_at: datetime

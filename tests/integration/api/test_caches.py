@@ -141,7 +141,7 @@ async def test_kici_admin_shows_the_entries_and_lets_one_go(
         return await asyncio.to_thread(CliRunner().invoke, program, options, catch_exceptions=False)
 
     entry = (await run("list", "--repo", "local/demo")).stdout.splitlines()[-1]
-    assert f"local/demo  -             {KEY}  12,345" in entry
+    assert f"local/demo  (default branch)  {KEY}  12,345" in entry
     listed = (await run("list", "--json")).stdout
     (told,) = json.loads(listed[listed.index("{\n") :])["caches"]
     assert (await run("delete", told["id"])).stdout.endswith(f"Deleted: {told['id']}\n")

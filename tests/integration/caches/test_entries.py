@@ -39,7 +39,7 @@ async def lead(pool: Pool[Record]) -> lease.Lease:
 
 
 class Job:
-    """A running job of a repository, or of a pull request to it, that finds and saves."""
+    """A running job of a branch of a repository, or of a pull request to it, that finds and saves."""
 
     def __init__(self, caches: Caches, job_id: str) -> None:
         self.caches = caches
@@ -59,9 +59,18 @@ class Job:
 
 
 async def add_job(
-    pool: Pool[Record], caches: Caches, *, repository: str = "team/app", source: str = "github:a", pr: int = 0
+    pool: Pool[Record],
+    caches: Caches,
+    *,
+    repository: str = "team/app",
+    source: str = "github:a",
+    branch: str = "main",
+    pr: int = 0,
 ) -> Job:
-    event = {"type": "pull_request", "prNumber": pr} if pr else {"type": "push", "branch": "main"}
+    """`branch`: of a pull request the one that it goes to."""
+    event: dict[str, object] = {"type": "push", "branch": branch}
+    if pr:
+        event = {"type": "pull_request", "prNumber": pr, "branch": "main", "baseBranch": branch}
     run_id = await rows.add_run(pool, repo_identifier=repository, routing_key=source, event=event)
     return Job(caches, (await rows.add_job(pool, run_id)).job_id)
 
@@ -153,6 +162,54 @@ async def test_a_pull_request_reads_the_repositorys_and_its_own_and_writes_only_
         assert await sees.read("k") == b"trusted"
         assert await sees.find("new", "n") is None
     assert await job.save("new", b"honest") == KEPT
+
+
+async def test_a_branch_reads_its_own_then_that_of_the_default_branch_and_writes_only_its_own(
+    pool: Pool[Record], caches: Caches, job: Job
+) -> None:
+    branch, other = await add_job(pool, caches, branch="feature"), await add_job(pool, caches, branch="other")
+    await job.save("k", b"main's")
+    assert await branch.read("k") == b"main's"
+    assert await branch.save("k", b"the branch's") == KEPT
+    assert await branch.save("new") == KEPT
+    assert await branch.read("k") == b"the branch's"
+    assert await (await add_job(pool, caches, branch="feature")).read("k") == b"the branch's"
+    for sees in (job, other):
+        assert await sees.read("k") == b"main's"
+        assert await sees.find("new", "n") is None
+    assert await keys(pool) == [":k", "heads/feature:k", "heads/feature:new"]
+
+
+async def test_a_pull_request_reads_what_the_branch_keeps_that_it_goes_to(
+    pool: Pool[Record], caches: Caches, job: Job
+) -> None:
+    release = await add_job(pool, caches, branch="release")
+    for saves, key in ((release, "uv-1"), (release, "k"), (job, "k"), (job, "uv-2")):
+        await saves.save(key, key.encode() + (b" of release" if saves is release else b" of main"))
+    to_release, to_main = await add_job(pool, caches, branch="release", pr=7), await add_job(pool, caches, pr=8)
+    assert await to_release.read("k") == b"k of release"
+    assert await to_main.read("k") == b"k of main"
+    assert await to_release.find("none", "uv-") == "uv-1"
+    assert await to_release.find("uv-2", "uv-") == "uv-2"
+    assert await to_main.find("none", "uv-") == "uv-2"
+    await to_release.save("uv-3")
+    assert await to_release.find("none", "uv-") == "uv-3"
+    assert await release.find("none", "uv-") == "uv-1"
+
+
+async def test_room_is_made_by_pull_requests_first_and_then_by_whatever_branch_has_not_used_its_entry(
+    pool: Pool[Record], caches: Caches, job: Job
+) -> None:
+    branch, attacker = await add_job(pool, caches, branch="pr-9"), await add_job(pool, caches, pr=7)
+    await job.save("old", b"x" * 300)
+    await branch.save("mine", b"x" * 300)
+    await attacker.save("theirs", b"x" * 300)
+    await used(pool, "old", "mine", "theirs")
+    assert not (await attacker.save("more", b"x" * 500)).kept  # the entries of a branch are not theirs to evict
+    assert await branch.save("a", b"x" * 300) == KEPT
+    assert await keys(pool) == [":old", "heads/pr-9:a", "heads/pr-9:mine"]
+    assert await branch.save("b", b"x" * 300) == KEPT
+    assert await keys(pool) == ["heads/pr-9:a", "heads/pr-9:b", "heads/pr-9:mine"]
 
 
 async def test_a_pull_request_evicts_nothing_of_the_repository(pool: Pool[Record], caches: Caches, job: Job) -> None:

@@ -31,11 +31,18 @@ def list_caches(connection: Connection, repo: str | None, limit: int, as_json: b
         print_json(found)
         return
     rows = [
-        (one.id, one.repository, one.scope or "-", one.key, f"{one.size_bytes:,}", time_text(one.used_at))
+        (
+            one.id,
+            one.repository,
+            one.scope or "(default branch)",
+            one.key,
+            f"{one.size_bytes:,}",
+            time_text(one.used_at),
+        )
         for one in found.caches
     ]
     if rows:
-        print_table(("ID", "REPOSITORY", "PULL REQUEST", "KEY", "BYTES", "LAST USED"), rows)
+        print_table(("ID", "REPOSITORY", "SCOPE", "KEY", "BYTES", "LAST USED"), rows)
     else:
         click.echo("No job has kept anything.", err=True)
 

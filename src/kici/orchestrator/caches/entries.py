@@ -1,9 +1,8 @@
 """Caches of jobs: entries that are found by key or by the beginning of a key, and never change.
 
-An entry belongs to a repository, as it is reached through one source. An untrusted pull request has a scope of its own
-there: it reads that and the repository's, and writes only its own, so that nothing it makes is found by anybody else.
-An entry is written down before its object is, and found only after a row that is fenced by the attempt says so: a save
-that breaks off anywhere leaves nothing but work for the sweeper.
+An entry belongs to a repository, as it is reached through one source, and there to the scope of a branch, tag or pull
+request (`scopes`). It is written down before its object is, and found only after a row that is fenced by the attempt
+says so: a save that breaks off anywhere leaves nothing but work for the sweeper.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
 
-from kici.orchestrator.caches import metrics
+from kici.orchestrator.caches import metrics, scopes
 from kici.orchestrator.caches.meter import Meter, OverLimit
 from kici.orchestrator.errors import AttemptOver, Invalid, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
 from kici.orchestrator.objects.contract import ObjectNotFound, Objects
 from kici.orchestrator.store import caches, origins
-from kici.orchestrator.store.caches import TRUSTED, Entry, NewEntry, Owner
+from kici.orchestrator.store.caches import Entry, NewEntry, Owner
 from kici.orchestrator.store.database import Db, transaction
 from kici.orchestrator.store.origins import Origin
 
@@ -53,7 +52,7 @@ class Caches:
         self._limits = limits
 
     async def find(self, job_id: str, attempt: int, key: str, prefixes: Sequence[str] = ()) -> Entry | None:
-        """The entry of this key, else the newest of the first prefix that finds one.
+        """The entry of this key, else the newest of the first prefix that finds one; of each the nearest scope's.
 
         Raises `Invalid` or `AttemptOver`.
         """
@@ -75,7 +74,9 @@ class Caches:
         _check_key(key, "key")
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            return await caches.find(db, _owner(origin), [_scope(origin)], key, self._limits.ttl) is not None
+            return (
+                await caches.find(db, _owner(origin), [scopes.written(origin.event)], key, self._limits.ttl) is not None
+            )
 
     def read(self, entry: Entry) -> AsyncIterator[bytes]:
         return self._objects.read(entry.object_key)
@@ -93,7 +94,7 @@ class Caches:
         """
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            entry = await caches.ready(db, _owner(origin), _readable(origin), entry_id)
+            entry = await caches.ready(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if entry is None:
             return True  # it has gone already, by another job's question for example
         digest = hashlib.sha256()
@@ -118,7 +119,7 @@ class Caches:
         _check_key(key, "key")
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            if await caches.find(db, _owner(origin), [_scope(origin)], key, self._limits.ttl) is not None:
+            if await caches.find(db, _owner(origin), [scopes.written(origin.event)], key, self._limits.ttl) is not None:
                 return _counted(Saved(False, _TAKEN))
             entry = _new_entry(origin, key)
             await caches.announce(db, entry)
@@ -165,10 +166,10 @@ class Caches:
         return False
 
     async def _find(self, db: Db, origin: Origin, key: str, prefixes: Sequence[str]) -> Entry | None:
-        owner, scopes, ttl = _owner(origin), _readable(origin), self._limits.ttl
-        found = await caches.find(db, owner, scopes, key, ttl)
+        owner, readable, ttl = _owner(origin), scopes.readable(origin.event), self._limits.ttl
+        found = await caches.find(db, owner, readable, key, ttl)
         for prefix in prefixes:
-            found = found or await caches.newest(db, owner, scopes, prefix, ttl)
+            found = found or await caches.newest(db, owner, readable, prefix, ttl)
         return found
 
     async def _origin(self, db: Db, job_id: str, attempt: int) -> Origin:
@@ -193,18 +194,10 @@ def _owner(origin: Origin) -> Owner:
     return Owner(origin.routing_key, origin.repository)
 
 
-def _scope(origin: Origin) -> str:
-    """Where the run writes."""
-    return TRUSTED if origin.trusted else f"pr-{origin.event.pr_number}"
-
-
-def _readable(origin: Origin) -> list[str]:
-    return sorted({_scope(origin), TRUSTED})
-
-
 def _new_entry(origin: Origin, key: str) -> NewEntry:
     entry_id = str(uuid.uuid4())
-    return NewEntry(entry_id, _owner(origin), _scope(origin), key, keys.cache(entry_id), origin.run_id, origin.job_id)
+    scope = scopes.written(origin.event)
+    return NewEntry(entry_id, _owner(origin), scope, key, keys.cache(entry_id), origin.run_id, origin.job_id)
 
 
 def _check_key(key: str, what: str) -> None:

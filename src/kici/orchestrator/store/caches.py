@@ -1,6 +1,7 @@
 """Entries of caches: whose they are, and what becomes of the objects behind them.
 
-The caller says the owner: a repository as it is reached through one source, and the scopes that may be read there.
+The caller says the owner: a repository as it is reached through one source, and the scopes that may be read there,
+the nearest first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from msgspec import Struct
 
 from kici.orchestrator.store.database import Db
 
-TRUSTED = ""
-"""Scope of everything that is not an untrusted pull request."""
+DEFAULT_BRANCH = ""
+"""Scope of the default branch, whatever its name."""
+UNTRUSTED = "pr-"
+"""So begin the scopes of pull requests that are not trusted, and no others."""
 _LAST = "\U0010ffff"
 """Sorts after every other character."""
 
@@ -62,13 +65,13 @@ async def lock(db: Db, owner: Owner) -> None:
 
 
 async def find(db: Db, owner: Owner, scopes: Sequence[str], key: str, ttl: timedelta) -> Entry | None:
-    """The entry of exactly this key, that of a pull request before that of the repository."""
+    """The entry of exactly this key, of the nearest scope that has one."""
     row = await db.fetchrow(
         f"""
         select {_COLUMNS} from caches
          where routing_key = $1 and repository = $2 and scope = any($3::text[]) and key collate "C" = $4
            and state = 'ready' and used_at > now() - $5::interval
-         order by scope desc limit 1
+         order by array_position($3::text[], scope) limit 1
         """,  # noqa: S608 - constants
         owner.routing_key,
         owner.repository,
@@ -80,13 +83,13 @@ async def find(db: Db, owner: Owner, scopes: Sequence[str], key: str, ttl: timed
 
 
 async def newest(db: Db, owner: Owner, scopes: Sequence[str], prefix: str, ttl: timedelta) -> Entry | None:
-    """Of the entries whose key begins like this the one that was made last."""
+    """Of the entries whose key begins like this the one that was made last, in the nearest scope that has one."""
     row = await db.fetchrow(
         f"""
         select {_COLUMNS} from caches
          where routing_key = $1 and repository = $2 and scope = any($3::text[])
            and key collate "C" >= $4 and key collate "C" < $5 and state = 'ready' and used_at > now() - $6::interval
-         order by created_at desc, id desc limit 1
+         order by array_position($3::text[], scope), created_at desc, id desc limit 1
         """,  # noqa: S608 - constants
         owner.routing_key,
         owner.repository,
@@ -158,26 +161,28 @@ async def usage(db: Db, owner: Owner) -> Usage:
     row = await db.fetchrow(
         """
         select coalesce(sum(size_bytes), 0)::bigint as total,
-               coalesce(sum(size_bytes) filter (where scope = ''), 0)::bigint as trusted
+               coalesce(sum(size_bytes) filter (where not starts_with(scope, $3)), 0)::bigint as trusted
           from caches where routing_key = $1 and repository = $2 and state = 'ready'
         """,
         owner.routing_key,
         owner.repository,
+        UNTRUSTED,
     )
     assert row
     return Usage(**row)
 
 
 async def evict(db: Db, owner: Owner, excess: int, *, trusted: bool) -> int:
-    """Let entries go until at least `excess` bytes are free: those of pull requests first, then, if `trusted`, the
-    repository's; of each the longest unused first. Returns how many went."""
+    """Let entries go until at least `excess` bytes are free: those of untrusted pull requests first, then, if
+    `trusted`, the others; of each the longest unused first. Returns how many went."""
     done = await db.execute(
         """
         with going as (
           select id, coalesce(sum(size_bytes) over (
-                   order by scope = '', used_at, id rows between unbounded preceding and 1 preceding), 0) as before
+                   order by not starts_with(scope, $5), used_at, id
+                   rows between unbounded preceding and 1 preceding), 0) as before
             from caches
-           where routing_key = $1 and repository = $2 and state = 'ready' and (scope <> '' or $4)
+           where routing_key = $1 and repository = $2 and state = 'ready' and (starts_with(scope, $5) or $4)
         )
         update caches c set state = 'gone', used_at = now() from going g where c.id = g.id and g.before < $3
         """,
@@ -185,6 +190,7 @@ async def evict(db: Db, owner: Owner, excess: int, *, trusted: bool) -> int:
         owner.repository,
         excess,
         trusted,
+        UNTRUSTED,
     )
     return int(done.removeprefix("UPDATE "))
 
