@@ -18,7 +18,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kici.agent.sandbox.bubblewrap import find_bwrap
@@ -39,6 +40,8 @@ SAMPLES = 15
 IN_A_ROW = 6
 ROWS = 7
 STEPS = 60
+JOB_S = 120.0
+"""No job takes that long."""
 COMMANDS = {"one": ["true"], "many": ["true"] * STEPS}
 
 
@@ -47,17 +50,26 @@ def run() -> list[Result]:
 
 
 async def measure(env: Mapping[str, str]) -> list[Result]:
+    async with opened(env) as place:
+        return [*await place.jobs(), await place.steps()]
+
+
+@asynccontextmanager
+async def opened(
+    env: Mapping[str, str], *, fill: Callable[[KiciRepository], object] = lambda repository: None
+) -> AsyncIterator[Place]:
+    """`fill` puts more into the repository."""
     base = Path(tempfile.mkdtemp(prefix="kici-bench-"))
     base.chmod(0o755)
     try:
         repository = KiciRepository(base / "repositories" / "repo", COMMANDS)
+        fill(repository)
         with Web(base / "repositories").running() as web:
             async with (
                 Orchestrator().running() as orchestrator,
                 agent_process.running(base, orchestrator.url, {"KICI_SANDBOX": "true", **env}) as agent,
             ):
-                place = Place(base, web, repository, orchestrator, agent)
-                return [*await place.jobs(), await place.steps()]
+                yield Place(base, web, repository, orchestrator, agent)
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
@@ -69,6 +81,7 @@ class Place:
         self._base = base
         self._repository = repository
         self._orchestrator = orchestrator
+        orchestrator.deadline_s = JOB_S
         self._agent = agent
         self._url = f"{web.url}/git/repo/.git"
         self._sha = repository.sha
@@ -125,6 +138,12 @@ class Place:
         if ended.status != "success":
             raise RuntimeError(f"the job ended as {ended.status}: {ended.error}\n{self._agent.log()}")
         return took
+
+    async def rest(self) -> None:
+        """Until what the jobs have left is removed, which agents do beside other jobs."""
+        trash = self._base / "work" / "trash"
+        while trash.exists() and any(trash.iterdir()):
+            await asyncio.sleep(0.1)
 
     def _dispatch(self, name: str, job: str) -> Dispatch:
         event = Event(EventType.PUSH, branch="main", sha=self._sha, repo="me/repo")

@@ -46,6 +46,7 @@ class Orchestrator:
         """Close with this, in place of a welcome."""
         self.heartbeat_s = 0.2
         self.silent_s = 15.0
+        self.deadline_s = DEADLINE_S
         self._changed = asyncio.Event()
         self._socket: ServerConnection | None = None
         self._server: Server | None = None
@@ -63,7 +64,7 @@ class Orchestrator:
     async def until(self, look: Callable[[], T | bool | None], what: str) -> T:
         """Wait until `look` finds something among what has arrived."""
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(self.deadline_s):
                 while True:
                     found = look()
                     if found:
