@@ -15,7 +15,8 @@ from kici.agent.errors import PreparationFailed
 from kici.agent.git import Git, GitFailed, Remote
 
 FETCH_S = 600.0
-TRIES = 4
+TRIES = 7
+"""Together half a minute at least: the restart of an orchestrator or its database must not fail a job."""
 FIRST_PAUSE_S = 0.5
 """Doubles with each try."""
 ALL = 2_147_483_647
