@@ -55,6 +55,10 @@ _URL = re.compile(r"https?://[^\s\"'\\<>^`{|}\x00-\x20]+")
 _INSIDE = "/tmp/job"  # noqa: S108 - a mount of a namespace of its own
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 MAX_OUTPUT_BYTES = 128 * 1024 * 1024
+_VIEWS = 5
+_NO_VIEW = re.compile(r"bwrap: .*mount")
+"""bwrap takes its view of the machine mount by mount, and fails if one of them goes meanwhile: a container that ends
+on this machine does that. Then git has not begun."""
 
 
 class GitFailed(PreparationFailed):
@@ -111,6 +115,17 @@ class Git:
     ) -> bytes:
         """Standard output. Raises `GitFailed` with what git said, `DiskFull`; kills it when cancelled or too slow."""
         settings = _NEUTRAL | (remote.config() if remote else {}) | dict(config)
+        for view in range(1, _VIEWS + 1):
+            code, out, said = await self._run(arguments, settings, feed, timeout_s)
+            if not code:
+                return out
+            if view == _VIEWS or not _NO_VIEW.match(said):
+                self._raise(arguments, code, said)
+        raise AssertionError
+
+    async def _run(
+        self, arguments: Sequence[str], settings: Mapping[str, str], feed: bytes, timeout_s: float
+    ) -> tuple[int, bytes, str]:
         process = await asyncio.create_subprocess_exec(
             *self._prefix,
             *("git", "-C", self._directory),
@@ -133,9 +148,7 @@ class Git:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        if code:
-            self._raise(arguments, code, said.decode(errors="replace").strip())
-        return out
+        return code, out, said.decode(errors="replace").strip()
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         environment = _environment(f"{self._root}/home", settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kici.agent import checkout, workspace
+from kici.agent import git as git_module
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Git, Remote
 from kici.agent.workspace import Owner, Workspace
@@ -210,3 +211,30 @@ def _points_to(link: Path, place: Path) -> bool:
         return link.readlink() == place
     except OSError:
         return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a root agent's git has a view of its own")
+async def test_a_mount_of_the_host_that_goes_while_git_starts_costs_nothing(
+    base: Path, web: Web, repository: KiciRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bwrap fails then before git has begun: containers that end beside the agent did that."""
+    failures = base / "failures"
+    failures.write_text("..")
+    wrapper = base / "bwrap"
+    wrapper.write_text(
+        "#!/bin/bash\n"
+        f"left=$(<{failures})\n"
+        f'if [[ $left ]]; then printf %s "${{left:1}}" >{failures}\n'
+        "  echo \"bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount"
+        ' \\"/newroot/x/merged\\": No such file or directory" >&2; exit 1; fi\n'
+        f'exec {git_module.find_bwrap()} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(git_module, "find_bwrap", lambda: str(wrapper))
+    async with space_of(base, Owner(60_999, 60_999)) as space:
+        git = await fetched(space, web, wanted(web, repository))
+        assert (await git.run("rev-parse", "refs/kici/0")).decode().strip() == repository.sha
+        assert failures.read_text() == ""
+        failures.write_text("." * 100)
+        with pytest.raises(PreparationFailed, match="bwrap: Can't bind mount"):
+            await git.run("rev-parse", "refs/kici/0")
