@@ -149,6 +149,12 @@ def bubblewrap(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.M
     return _sandboxes(request, request.param, base, monkeypatch)
 
 
+@pytest.fixture(params=["bubblewrap", "image-build", "container"])
+def isolated(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """All that keep jobs apart."""
+    return _sandboxes(request, request.param, base, monkeypatch)
+
+
 @pytest.fixture
 def steps(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     return _sandboxes(request, "bubblewrap", base, monkeypatch)
