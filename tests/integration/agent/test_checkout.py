@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kici.agent import checkout, workspace
-from kici.agent import git as git_module
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Git, Remote
+from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.workspace import Owner, Workspace
 from kici.wire.agent import Checkout, Dispatch
 from tests.support.kici_repository import KiciRepository
@@ -227,10 +227,10 @@ async def test_a_mount_of_the_host_that_goes_while_git_starts_costs_nothing(
         f'if [[ $left ]]; then printf %s "${{left:1}}" >{failures}\n'
         "  echo \"bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount"
         ' \\"/newroot/x/merged\\": No such file or directory" >&2; exit 1; fi\n'
-        f'exec {git_module.find_bwrap()} "$@"\n'
+        f'exec {find_bwrap()} "$@"\n'
     )
     wrapper.chmod(0o755)
-    monkeypatch.setattr(git_module, "find_bwrap", lambda: str(wrapper))
+    monkeypatch.setattr("kici.agent.git.find_bwrap", lambda: str(wrapper))
     async with space_of(base, Owner(60_999, 60_999)) as space:
         git = await fetched(space, web, wanted(web, repository))
         assert (await git.run("rev-parse", "refs/kici/0")).decode().strip() == repository.sha
