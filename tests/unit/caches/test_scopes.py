@@ -65,3 +65,8 @@ def test_two_branches_share_nothing_however_long_their_names_are(one: str, other
     assert (first == second) == (one == "x" * 300 + other)
     assert second == scopes.written(Event(PUSH, branch="x" * 300 + other, default_branch=""))
     assert second != scopes.written(Event(PUSH, branch="x" * 300 + other + "y", default_branch=""))
+
+
+def test_no_branch_can_take_the_scope_of_one_with_a_long_name() -> None:
+    scope = scopes.written(Event(PUSH, branch="x" * 300))
+    assert scopes.written(Event(PUSH, branch=scope.removeprefix("heads/"))) != scope

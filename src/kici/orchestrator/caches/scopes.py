@@ -40,7 +40,7 @@ def _of_branch(event: Event, branch: str) -> str:
 
 
 def _bounded(scope: str) -> str:
-    if len(scope) <= MAX_CHARS:
+    if len(scope) < MAX_CHARS:  # so that no other branch can have the name that a long one gets
         return scope
     digest = hashlib.sha256(scope.encode()).hexdigest()
     return f"{scope[: MAX_CHARS - len(digest) - 1]}-{digest}"
