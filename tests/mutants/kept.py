@@ -43,10 +43,17 @@ MUTATIONS = (
     ),
     Mutation(
         "pull-requests-write-into-the-repositorys-scope",
-        "src/kici/orchestrator/caches/entries.py",
-        'return TRUSTED if origin.trusted else f"pr-{origin.event.pr_number}"',
-        "return TRUSTED",
+        "src/kici/orchestrator/caches/scopes.py",
+        """return f"{'trusted-pr-' if event.trust is Trust.TRUSTED else UNTRUSTED}{event.pr_number}\"""",
+        "return DEFAULT_BRANCH",
         (f"{ENTRIES}::test_a_pull_request_reads_the_repositorys_and_its_own_and_writes_only_its_own",),
+    ),
+    Mutation(
+        "branches-write-into-the-default-branchs-scope",
+        "src/kici/orchestrator/caches/scopes.py",
+        'return DEFAULT_BRANCH if branch in ("", event.default_branch) else _bounded(f"heads/{branch}")',
+        "return DEFAULT_BRANCH",
+        (f"{ENTRIES}::test_a_branch_reads_its_own_then_that_of_the_default_branch_and_writes_only_its_own",),
     ),
     Mutation(
         "pull-requests-are-kept-where-there-is-no-room",
