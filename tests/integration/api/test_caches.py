@@ -16,6 +16,7 @@ from kici.admin.main import program
 from kici.agent import caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
+from kici.orchestrator.identity.tokens import digest
 from kici.wire.agent import Checkout, Dispatch
 from tests.support import rows
 from tests.support.api_server import JOB_TOKEN, TOKENS, Parts, client
@@ -55,6 +56,29 @@ async def test_a_key_that_exists_is_not_sent_and_its_data_is_read_to_the_end(par
     assert await caches.save(api, KEY, rest) == "there is an entry of that key already"
     assert [piece async for piece in rest] == []
     assert await fetched(api, KEY) == (KEY, b"first")
+
+
+async def test_a_branch_finds_what_the_default_branch_has_saved_and_not_the_other_way(
+    parts: Parts, pool: Pool[Record], admin: httpx.AsyncClient, job: rows.Job
+) -> None:
+    token = "kjt_" + "8" * 64
+    run_id = await rows.add_run(pool, event={"type": "push", "branch": "feature"})
+    branch = await rows.add_job(pool, run_id)
+    await rows.add_queue_row(pool, branch, token_hash=digest(token))
+    main_api, branch_api = agent_api(parts, job), agent_api(parts, branch, token=token)
+    await caches.save(main_api, KEY, stream(b"main's"))
+    assert await fetched(branch_api, KEY) == (KEY, b"main's")
+    assert await caches.save(branch_api, KEY, stream(b"the branch's")) == ""
+    assert await caches.save(branch_api, "new", stream(b"new")) == ""
+    assert await fetched(branch_api, KEY) == (KEY, b"the branch's")
+    assert await fetched(main_api, KEY) == (KEY, b"main's")
+    assert await fetched(main_api, "new", "n") is None
+    listed = (await admin.get("/api/v1/admin/caches")).json()["caches"]
+    assert sorted((one["scope"], one["key"]) for one in listed) == [
+        ("", KEY),
+        ("heads/feature", "new"),
+        ("heads/feature", KEY),
+    ]
 
 
 async def test_what_is_refused_is_said_in_the_orchestrators_words(parts: Parts, job: rows.Job) -> None:

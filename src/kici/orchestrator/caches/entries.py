@@ -74,9 +74,7 @@ class Caches:
         _check_key(key, "key")
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            return (
-                await caches.find(db, _owner(origin), [scopes.written(origin.event)], key, self._limits.ttl) is not None
-            )
+            return await self._knows(db, origin, key)
 
     def read(self, entry: Entry) -> AsyncIterator[bytes]:
         return self._objects.read(entry.object_key)
@@ -119,7 +117,7 @@ class Caches:
         _check_key(key, "key")
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            if await caches.find(db, _owner(origin), [scopes.written(origin.event)], key, self._limits.ttl) is not None:
+            if await self._knows(db, origin, key):
                 return _counted(Saved(False, _TAKEN))
             entry = _new_entry(origin, key)
             await caches.announce(db, entry)
@@ -164,6 +162,10 @@ class Caches:
             return True
         await caches.drop(db, found.id)
         return False
+
+    async def _knows(self, db: Db, origin: Origin, key: str) -> bool:
+        own = [scopes.written(origin.event)]
+        return await caches.find(db, _owner(origin), own, key, self._limits.ttl) is not None
 
     async def _find(self, db: Db, origin: Origin, key: str, prefixes: Sequence[str]) -> Entry | None:
         owner, readable, ttl = _owner(origin), scopes.readable(origin.event), self._limits.ttl
