@@ -142,8 +142,9 @@ class Place:
     async def rest(self) -> None:
         """Until what the jobs have left is removed, which agents do beside other jobs."""
         trash = self._base / "work" / "trash"
-        while trash.exists() and any(trash.iterdir()):
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(JOB_S):
+            while trash.exists() and any(trash.iterdir()):
+                await asyncio.sleep(0.1)  # another process removes it, which tells nobody
 
     def _dispatch(self, name: str, job: str) -> Dispatch:
         event = Event(EventType.PUSH, branch="main", sha=self._sha, repo="me/repo")
