@@ -214,8 +214,8 @@ async def test_device_nodes_cannot_be_made_or_used(isolated: Any) -> None:
     opened, made, disk, devices = await run(isolated, program)
     assert (opened, made, disk) == ("EACCES", "EPERM", "EPERM")
     assert set(devices) <= {
-        "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
-        "tty", "urandom", "zero",
+        "console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
+        "urandom", "zero", *(["mqueue"] if isolated.sandbox.name == "container" else []),
     }  # fmt: skip
 
 
@@ -231,9 +231,11 @@ async def test_nothing_foreign_can_be_hard_linked_into_the_job_s_directory(isola
 async def test_programs_that_run_cannot_be_overwritten(isolated: Any) -> None:
     program = (
         "tell([tried(os.open, path, os.O_WRONLY) for path in"
-        " ['/proc/self/exe', '/proc/1/exe', '/proc/2/exe', sys.executable, '/usr/bin/env', '/bin/sh']])"
+        " ['/proc/self/exe', '/proc/1/exe', sys.executable, '/usr/bin/env', '/bin/sh', '/proc/2/exe']])"
     )
-    assert set(await run(isolated, program)) <= {"EROFS", "ETXTBSY", "EACCES", "EPERM", "ENOENT"}
+    *there, second = await run(isolated, program)
+    assert {*there} <= {"EROFS", "ETXTBSY", "EACCES", "EPERM"}
+    assert second in {"EROFS", "ETXTBSY", "EACCES", "EPERM", "ENOENT"}  # a container may have no second process
 
 
 async def test_settings_of_the_kernel_cannot_be_written(isolated: Any) -> None:

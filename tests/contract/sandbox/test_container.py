@@ -39,6 +39,13 @@ async def test_a_job_in_a_container_has_no_capability_and_is_the_slot_s_own_user
     assert said.splitlines()[-3:] == [uid, uid, "kici"]
 
 
+async def test_a_directory_that_podman_cannot_name_is_told(contained: Any, base: Path) -> None:
+    odd = contained.root().rename(base / "a:b")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(SandboxUnavailable, match="set KICI_WORK_DIR to a path without colons"):
+        await contained.sandbox.start(BoxSpec(0, odd), theirs.fileno())
+
+
 async def test_a_container_shows_the_image_and_the_job_and_cannot_write_but_to_the_job_s_own(
     contained: Any, base: Path
 ) -> None:
