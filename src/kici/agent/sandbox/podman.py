@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -24,6 +25,8 @@ _IMAGE = re.compile(
 _PASSED = re.compile(
     r"PATH|HOME|TMPDIR|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|REGISTRY_AUTH_FILE|CONTAINERS_\w+|(?i:\w+_proxy)"
 )
+REMOVALS = 3
+"""How often a removal is tried. podman's own clean-up, when a container's first process has ended, gets in its way."""
 _QUICK_S = 60.0
 _PULL_S = 1800.0
 
@@ -67,6 +70,22 @@ def have_image(options: Options) -> None:
         raise SandboxUnavailable(f"the image {options.image} is not on this machine, and KICI_SANDBOX_PULL=never")
 
 
+def seccomp_profile() -> Path:
+    """The one that it uses. Raises `SandboxUnavailable` if it uses none, or one that is no file."""
+    told = said("info", "--format={{.Host.Security.SECCOMPEnabled}} {{.Host.Security.SECCOMPProfilePath}}")
+    enabled, _, path = told.strip().partition(" ")
+    if enabled != "true":
+        raise SandboxUnavailable(
+            "podman says that it has no seccomp here, without which jobs in containers are not safe"
+        )
+    if not Path(path).is_absolute():
+        raise SandboxUnavailable(
+            f"podman uses no file as its seccomp profile ({path or 'it names none'}): install containers-common "
+            "(golang-github-containers-common), or name one by `seccomp_profile` in containers.conf"
+        )
+    return Path(path)
+
+
 def image_environment(image: str) -> dict[str, str]:
     """What the image says that its programs are to have; a search path in any case."""
     told = json.loads(said("image", "inspect", "--format={{json .Config.Env}}", image)) or []
@@ -81,8 +100,16 @@ def sweep(agent: str) -> list[str]:
 
 
 def remove(names: Collection[str]) -> None:
-    if names:
-        said("rm", "--force", "--time=0", "--ignore", *names)
+    if not names:
+        return
+    for tries_left in reversed(range(REMOVALS)):
+        try:
+            said("rm", "--force", "--time=0", "--ignore", *names)
+        except SandboxUnavailable:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def said(*arguments: str, timeout_s: float = _QUICK_S) -> str:

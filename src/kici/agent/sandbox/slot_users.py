@@ -20,9 +20,14 @@ def owner(slot: int) -> int | None:
     """The uid, and gid, of a slot; None for an agent that is not root. Raises `SandboxUnavailable`."""
     if os.geteuid() != 0:
         return None
+    check(slot)
+    return FIRST_UID + slot
+
+
+def check(slot: int) -> None:
+    """Raises `SandboxUnavailable` for one that no users are set aside for."""
     if not 0 <= slot < SLOTS:
         raise SandboxUnavailable(f"slot {slot} has no uid: at most {SLOTS} slots")
-    return FIRST_UID + slot
 
 
 def hand_over(root: Path, uid: int | None) -> None:
