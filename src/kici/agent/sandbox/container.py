@@ -41,7 +41,7 @@ _UID = slot_users.FIRST_UID
 """Of a root agent's steps, inside. No image has this user."""
 _MASKED = "/sys/fs:/sys/kernel"
 """With the host's network there is the host's `/sys`, and all that is mounted in it: a user namespace may mount its own
-with a network of its own only."""
+with a network of its own only. Without root podman shows the host's control groups in any case, of version 1."""
 _SHM_BYTES = 1024**3
 _START_S = 60.0
 _KILL_S = 30.0
@@ -113,7 +113,9 @@ class ContainerSandbox:
         yield from ("--cap-drop=all", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false")
         yield f"--security-opt=seccomp={profile}"
         yield from ("--pid=private", "--ipc=private", "--uts=private", "--cgroupns=private", "--http-proxy=false")
-        yield from ("--network=host", f"--security-opt=mask={_MASKED}") if spec.network else ("--network=none",)
+        yield f"--network={'host' if spec.network else 'none'}"
+        if spec.network or not self._root:
+            yield f"--security-opt=mask={_MASKED}"
         if self._root:
             uid, users = _UID, user_namespace.range_of(spec.slot)
             yield from (f"--{kind}map=0:{users.first}:{users.count}" for kind in ("uid", "gid"))
