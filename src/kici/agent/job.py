@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import ca_bundle, checkout, context, environment, facts, verify_kici
+from kici.agent import ca_bundle, checkout, context, environment, facts, machine, verify_kici
 from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
@@ -179,6 +179,9 @@ class Job:
             if any(is_disk_full(error) for error in leaves(errors)):
                 raise DiskFull(self._shop.settings.work_dir) from errors
             raise _most_telling(errors) from errors
+        problem = machine.limit(locked.result().job, execution, self._shop.settings.limits, self._reporter.say)
+        if problem:
+            raise PreparationFailed(problem)
         return _Prepared(execution, self._start(space, execution, locked.result(), known.result()))
 
     async def _acknowledged(self) -> None:

@@ -15,6 +15,7 @@ from kici.sdk.hooks import AROUND_STEPS, AT_THE_END, Hook, HookLike, checked_hoo
 from kici.sdk.labels import Labels, RunsOn, checked_runs_on
 from kici.sdk.parallel import Group, Parallel, flattened
 from kici.sdk.problems import Location, call_site, location_of, refuse
+from kici.sdk.resources import Demand, ResourcesLike, checked_resources
 from kici.sdk.rules import Rule, RuleLike, checked_rules
 from kici.sdk.setup import Setup, SetupLike, checked_init
 from kici.sdk.steps import DEFAULT_TIMEOUT_MS, Retry, Step, StepLike, checked_retry
@@ -118,6 +119,8 @@ class JobOptions(TypedDict, total=False):
     """After the first combination that does not succeed, cancel the others; False if left out."""
     priority: int
     """Each step is worth a minute of waiting in the queue; 0 if left out."""
+    resources: ResourcesLike
+    """What it needs of its machine and may use: `{"cpus": 2, "memory": "4g"}`."""
     description: str
 
 
@@ -142,6 +145,7 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     max_parallel: int | None = None
     fail_fast: bool = False
     priority: int = 0
+    resources: Demand | None = None
     parallel: tuple[Parallel, ...] = ()
     """Which of the steps run at the same time."""
     rules: tuple[Rule, ...] = ()
@@ -249,6 +253,7 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "max_parallel": _checked_max_parallel(subject, options.get("max_parallel")),
         "fail_fast": checked_flag(subject, "fail_fast", options.get("fail_fast", False)),
         "priority": _checked_priority(subject, options.get("priority", 0)),
+        "resources": checked_resources(subject, options.get("resources")),
         "rules": checked_rules(subject, options.get("rules")),
         "init": checked_init(subject, options.get("init")),
         "caches": checked_caches(subject, options.get("cache")),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kici.agent import environment
+from kici.agent import environment, machine
+from kici.agent.sandbox.contract import Limits
 from kici.cli.local import own_files, working_copy
 from kici.cli.local.board import Board, JobRecord
 from kici.cli.local.place import Place, Places
@@ -121,6 +122,8 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
+            if problem := machine.limit(job.planned.job, place.execution, Limits(), self._noted(job)):
+                raise KiciError(problem)
             ended = await place.execution.run(self._start(job, place), sink=place.sink)
             job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
@@ -133,6 +136,9 @@ class LocalRun:
             await place.leave()
             if job.status not in TERMINAL_JOB:
                 job.end(JobStatus.CANCELLED, "interrupted")
+
+    def _noted(self, job: JobRecord) -> Callable[[str], None]:
+        return lambda remark: self._terminal.told(job, f"note: {remark}")
 
     async def _fill(self, job: JobRecord, place: Place) -> None:
         settings = self._settings
