@@ -334,4 +334,5 @@ job("app", runs_on="linux", checkout=Checkout(sparse="src/app", submodules=True,
 job("big", runs_on="linux", resources={"cpus": 2, "memory": "4g"}, steps=["make"])
 job("wide", runs_on="linux", resources={"requests": {"cpus": 0.5}, "limits": {"memory": 2**32}}, steps=["make"])
 job("high", runs_on="linux", resources=Resources(requests={"memory": "1g"}, limits={"memory": "4g"}), steps=["make"])
+job("kept", runs_on="linux", sandbox="isolated", steps=["make"])
 job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="recursive"), steps=["make"])

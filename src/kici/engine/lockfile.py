@@ -50,6 +50,7 @@ __all__ = [
     "LockParallel",
     "LockResources",
     "LockRule",
+    "LockSandbox",
     "LockStep",
     "LockWorkflow",
     "ManualTrigger",
@@ -216,6 +217,16 @@ class LockResources(Node, frozen=True):
     """What all its processes may use together."""
 
 
+class LockSandbox(StrEnum):
+    """How the agent must keep the job apart; `engine.labels.of_sandbox` says which agents do."""
+
+    ISOLATED = "isolated"
+    BUBBLEWRAP = "bubblewrap"
+    CONTAINER = "container"
+    NONE = "none"
+    IMAGE_BUILD = "image-build"
+
+
 class LockJob(Node, frozen=True):
     name: str
     steps: tuple[LockStep, ...]
@@ -237,6 +248,8 @@ class LockJob(Node, frozen=True):
     retry_on_infra: Retry | None = None
     priority: int = 0
     resources: LockResources | None = None
+    sandbox: LockSandbox | None = None
+    """Absent = whatever its agent has."""
     max_parallel: int | None = None
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False

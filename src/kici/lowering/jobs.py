@@ -17,6 +17,7 @@ from kici.engine.lockfile import (
     LockParallel,
     LockResources,
     LockRule,
+    LockSandbox,
     LockStep,
     SourceLocation,
     StepKind,
@@ -70,6 +71,7 @@ def lowered_job(job: Job[Any], workflow: Workflow, locate: Locate) -> LockJob:
         retry_on_infra=_retry(job.retry_on_infra),
         priority=job.priority,
         resources=_resources(job.resources),
+        sandbox=None if job.sandbox is None else LockSandbox(job.sandbox),
         max_parallel=job.max_parallel,
         fail_fast=job.fail_fast,
         parallel=tuple(

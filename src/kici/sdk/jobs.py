@@ -53,6 +53,8 @@ _CONDITIONS: dict[str, tuple[Ending, ...]] = {
     "on_failure": ("failed", "timed_out_stale", "drift_dropped", "infra_lost"),
 }
 DEFAULT_GRACE_PERIOD_MS = 30_000
+SandboxName: TypeAlias = Literal["isolated", "bubblewrap", "container", "none", "image-build"]
+SANDBOXES: tuple[SandboxName, ...] = get_args(SandboxName)
 MAX_PRIORITY = 1_000
 
 Dimensions: TypeAlias = "Mapping[str, Sequence[Scalar]] | Sequence[Scalar]"
@@ -121,6 +123,9 @@ class JobOptions(TypedDict, total=False):
     """Each step is worth a minute of waiting in the queue; 0 if left out."""
     resources: ResourcesLike
     """What it needs of its machine and may use: `{"cpus": 2, "memory": "4g"}`."""
+    sandbox: SandboxName
+    """Only on an agent that keeps jobs so: `"isolated"` is bubblewrap or a container; with `"image-build"` the job may
+    build images of containers."""
     description: str
 
 
@@ -146,6 +151,7 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     fail_fast: bool = False
     priority: int = 0
     resources: Demand | None = None
+    sandbox: SandboxName | None = None
     parallel: tuple[Parallel, ...] = ()
     """Which of the steps run at the same time."""
     rules: tuple[Rule, ...] = ()
@@ -254,6 +260,7 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "fail_fast": checked_flag(subject, "fail_fast", options.get("fail_fast", False)),
         "priority": _checked_priority(subject, options.get("priority", 0)),
         "resources": checked_resources(subject, options.get("resources")),
+        "sandbox": _checked_sandbox(subject, options.get("sandbox")),
         "rules": checked_rules(subject, options.get("rules")),
         "init": checked_init(subject, options.get("init")),
         "caches": checked_caches(subject, options.get("cache")),
@@ -312,6 +319,15 @@ def _checked_max_parallel(subject: str, value: object) -> int | None:
         return value
     refuse(subject, f"max_parallel is {value!r}: write a whole number from 1, or leave it out for all at once")
     return None
+
+
+def _checked_sandbox(subject: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        refuse(subject, f"sandbox is {value!r}: write one of {', '.join(SANDBOXES)}")
+        return None
+    return value if one_of(subject, "sandbox", value, SANDBOXES) else None
 
 
 def _checked_priority(subject: str, value: object) -> int:

@@ -22,7 +22,7 @@ from kici.agent.sandbox import cgroups, podman
 from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 from kici.agent.settings import load
 from kici.engine.events import Event, EventType
-from kici.engine.lockfile import LockAmount, LockResources
+from kici.engine.lockfile import LockAmount, LockResources, LockSandbox
 from kici.wire.agent import (
     Ack,
     AgentFrame,
@@ -227,6 +227,31 @@ async def test_a_limit_above_the_agent_s_is_lowered_and_the_log_says_so(bench: B
     assert "(limit 160 MiB, peak " in end.error
 
 
+async def test_a_job_that_asks_for_another_sandbox_than_the_agent_has_does_not_run(bench: Bench) -> None:
+    repository = bench.repository("echo ran", options={"sandbox": LockSandbox.CONTAINER})
+    async with bench.agent(KICI_SANDBOX="none") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.reason) == ("failed", "preparation"), agent.log()
+    assert [label for label in bench.orchestrator.hellos[0].labels if label.startswith("kici:sandbox:")] == [
+        "kici:sandbox:none"
+    ]
+    assert end.error == ("the job asks for sandbox 'container', and this agent has none: see KICI_SANDBOX there")
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "user"), [(None, "kici"), (LockSandbox.ISOLATED, "kici"), (LockSandbox.IMAGE_BUILD, "root")]
+)
+async def test_only_a_job_that_asks_may_build_images(bench: Bench, sandbox: LockSandbox | None, user: str) -> None:
+    repository = bench.repository("id -un; cat README.md; pwd", options={"sandbox": sandbox})
+    async with bench.agent(KICI_SANDBOX="bubblewrap", KICI_SANDBOX_ALLOW="image-build") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.error) == ("success", ""), agent.log()
+        log = await bench.orchestrator.log(JOB, 0)
+    assert log.split() == [user, "hello", "/work/src"]
+
+
 async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:
     """The agent fetches; only the steps are without a network."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -248,6 +273,7 @@ async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_ag
     ("settings", "reason"),
     [
         ({"KICI_SANDBOX": "none", "KICI_SANDBOX_PROFILE": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
+        ({"KICI_SANDBOX": "none", "KICI_SANDBOX_ALLOW": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
         ({"KICI_SANDBOX": "both"}, "KICI_SANDBOX cannot be used"),
     ],
 )

@@ -382,6 +382,24 @@ def test_in_a_sandbox_the_same_workflow_runs_without_the_host(repository: Reposi
     assert [logged[0], logged[1], *logged[-3:]] == ["1", "here", "gone", "/work/src", "/work/home"]
 
 
+def test_a_sandbox_that_a_job_asks_for_is_had_where_it_can_be_and_else_told(repository: Repository) -> None:
+    repository.workflow("""
+        kept = job("kept", runs_on="linux", sandbox="isolated", steps=["pwd"])
+        image = job("image", runs_on="linux", sandbox="image-build", steps=["echo I am $(id -un)"])
+        boxed = job("boxed", runs_on="linux", sandbox="container", steps=["pwd"])
+        plain = job("plain", runs_on="linux", sandbox="none", steps=["pwd"])
+        ci = workflow("ci", on=push(), jobs=[kept, image, boxed, plain])
+    """)
+    ran = repository.run()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("here its steps run as you: --sandbox keeps them in one") == 3
+    ran = repository.run("--sandbox")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "I am root" in ran.stdout
+    assert ran.stdout.count("the job asks for sandbox") == 1
+    assert "a local run has no image for it" in ran.stdout
+
+
 def test_a_job_has_its_own_limits_here_too_and_a_request_that_nobody_can_meet_fails_it(repository: Repository) -> None:
     try:
         cgroups.enforceable(Limits(memory_bytes=64 * 1024**2))

@@ -22,7 +22,7 @@ from kici.cli.local.terminal import Terminal
 from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import LockCheckout, LockWorkflow
+from kici.engine.lockfile import LockCheckout, LockSandbox, LockWorkflow
 from kici.engine.plan import PlannedJob
 from kici.errors import KiciError
 from kici.wire.context import JobContext
@@ -122,6 +122,8 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
+            if remark := _kept_otherwise(job.planned.job.sandbox, boxed=self._settings.boxed):
+                self._noted(job)(remark)
             if problem := machine.limit(job.planned.job, place.execution, Limits(), self._noted(job)):
                 raise KiciError(problem)
             ended = await place.execution.run(self._start(job, place), sink=place.sink)
@@ -236,6 +238,17 @@ def _ignored(checkout: bool | LockCheckout) -> str:
         return ""
     plain = LockCheckout()
     return ", ".join(name for name in checkout.__struct_fields__ if getattr(checkout, name) != getattr(plain, name))
+
+
+def _kept_otherwise(wanted: LockSandbox | None, *, boxed: bool) -> str:
+    """What the job's log says of a sandbox that this run does not have."""
+    if wanted in (None, LockSandbox.NONE):
+        return ""
+    if not boxed:
+        return f"the job asks for sandbox {wanted.value!r}; here its steps run as you: --sandbox keeps them in one"
+    if wanted is LockSandbox.CONTAINER:
+        return "the job asks for sandbox 'container'; a local run has no image for it: its steps are in bubblewrap"
+    return ""
 
 
 async def _finish(task: asyncio.Task[None]) -> None:
