@@ -28,8 +28,12 @@ def check_tools() -> None:
         )
 
 
+def machine_labels() -> tuple[str, ...]:
+    return labels.automatic(platform.system(), platform.machine(), socket.gethostname())
+
+
 def automatic_labels(choice: Choice) -> tuple[str, ...]:
-    return (*labels.automatic(platform.system(), platform.machine(), socket.gethostname()), *choice.labels)
+    return (*machine_labels(), *choice.labels)
 
 
 def of_agent(settings: Settings, choice: Choice) -> AgentFacts:
