@@ -34,6 +34,16 @@ class Server(Struct, frozen=True):
     template: str
 
 
+def memory() -> Path | None:
+    """The file system in memory, where it has room and runs programs: a database is made of 300 files."""
+    try:
+        said = os.statvfs(MEMORY)
+    except FileNotFoundError:
+        return None
+    roomy = said.f_bavail * said.f_frsize >= ROOM_BYTES
+    return MEMORY if roomy and not said.f_flag & os.ST_NOEXEC else None
+
+
 @contextmanager
 def reachable_folder(where: Path | None = None) -> Iterator[Path]:
     """A temporary directory with a short path that other users may pass, as pytest's own is not for root."""
@@ -56,7 +66,7 @@ def server() -> Iterator[Server]:
         with _template(given) as template:
             yield Server(given, template)
         return
-    with reachable_folder(_memory()) as folder:
+    with reachable_folder(memory()) as folder:
         embedded = EmbeddedPostgres(folder, settings=QUICK, sync_init=False, found=_binaries())
         url = asyncio.run(embedded.start())
         try:
@@ -64,16 +74,6 @@ def server() -> Iterator[Server]:
                 yield Server(url, template)
         finally:
             asyncio.run(embedded.stop())
-
-
-def _memory() -> Path | None:
-    """The file system in memory, where it has room and runs programs: a database is made of 300 files."""
-    try:
-        said = os.statvfs(MEMORY)
-    except FileNotFoundError:
-        return None
-    roomy = said.f_bavail * said.f_frsize >= ROOM_BYTES
-    return MEMORY if roomy and not said.f_flag & os.ST_NOEXEC else None
 
 
 def _binaries() -> Binaries | None:
