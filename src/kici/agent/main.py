@@ -26,7 +26,7 @@ from kici.agent.errors import SettingsInvalid, TurnedAway
 from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
 from kici.agent.outbox import Outbox
-from kici.agent.sandbox import cgroups
+from kici.agent.sandbox import cgroups, podman
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
@@ -169,10 +169,12 @@ async def serve(settings: Settings) -> None:
 
 
 def _limited(settings: Settings) -> Settings:
-    """With the default limits. Those of containers podman sets; whether it does, is seen when one starts."""
+    """With the default limits."""
     if settings.sandbox == "container":
-        return msgspec.structs.replace(settings, job_pids=settings.job_pids or cgroups.DEFAULT_PIDS)
-    return msgspec.structs.replace(settings, job_pids=cgroups.enforceable(settings.limits).pids)
+        limits = cgroups.enforceable_by_podman(podman.machine().controllers, settings.limits)
+    else:
+        limits = cgroups.enforceable(settings.limits)
+    return msgspec.structs.replace(settings, job_pids=limits.pids)
 
 
 def _answer(arguments: Sequence[str]) -> int:

@@ -86,7 +86,7 @@ class Sandboxes:
             return Bubblewrap(filtered=False)
         sandbox = copy.copy(self.sandbox)
         assert isinstance(sandbox, ContainerSandbox)
-        sandbox._seccomp = podman.seccomp_profile().read_bytes()
+        sandbox._seccomp = podman.machine().seccomp.read_bytes()
         return sandbox
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kici.agent.sandbox import podman
+from kici.agent.sandbox import cgroups, podman
 from kici.agent.sandbox.container import ContainerSandbox
 from kici.agent.sandbox.contract import BoxSpec, Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
@@ -33,7 +33,7 @@ def options(sandboxes: Any) -> podman.Options:
 async def test_a_directory_that_podman_cannot_name_is_told(contained: Any, base: Path) -> None:
     odd = contained.root().rename(base / "a:b")
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(SandboxUnavailable, match="set KICI_WORK_DIR to a path without colons"):
+    with ours, theirs, pytest.raises(SandboxUnavailable, match="a:b': it has a colon in it"):
         await contained.sandbox.start(BoxSpec(0, odd), theirs.fileno())
 
 
@@ -182,9 +182,17 @@ def test_a_name_that_is_no_image_s_never_reaches_podman(name: str) -> None:
         podman.check_image(name)
 
 
-def test_a_limit_that_podman_did_not_set_is_noticed(tmp_path: Path) -> None:
-    from kici.agent.sandbox import cgroups
+def test_a_limit_that_podman_cannot_set_is_refused_by_its_setting_and_the_default_is_left_out() -> None:
+    wanted = Limits(memory_bytes=1024**3)
+    assert cgroups.enforceable_by_podman({"memory", "pids"}, wanted) == Limits(1024**3, None, cgroups.DEFAULT_PIDS)
+    assert cgroups.enforceable_by_podman((), Limits()) == Limits()
+    with pytest.raises(SandboxUnavailable, match="KICI_JOB_MEMORY: podman cannot limit that here.*`memory`"):
+        cgroups.enforceable_by_podman({"pids"}, wanted)
+    with pytest.raises(SandboxUnavailable, match="KICI_JOB_PIDS"):
+        cgroups.enforceable_by_podman({"memory"}, Limits(pids=100))
 
+
+def test_a_limit_that_podman_did_not_set_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "pids.max").write_text("max\n")
     (tmp_path / "memory.limit_in_bytes").write_text("104857600\n")
     cgroups.check([tmp_path], Limits(memory_bytes=100 * 1024**2))

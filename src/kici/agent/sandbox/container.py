@@ -75,7 +75,7 @@ class ContainerSandbox:
         self._root = os.geteuid() == 0
         podman.sweep(options.agent)
         podman.have_image(options)
-        self._seccomp = seccomp_profile.profile(podman.seccomp_profile(), platform.machine())
+        self._seccomp = seccomp_profile.profile(podman.machine().seccomp, platform.machine())
         self._machine = podman.image_environment(options.image)
         self._check_image()
 
@@ -295,7 +295,7 @@ def _limits(limits: Limits) -> Iterator[str]:
     if limits.memory_bytes is not None:
         yield from (f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}")
     if limits.cpus is not None:
-        yield f"--cpus={limits.cpus:.2f}"
+        yield f"--cpus={limits.cpus:.5f}"
     if limits.pids is not None:
         yield f"--pids-limit={limits.pids}"
 
@@ -303,7 +303,7 @@ def _limits(limits: Limits) -> Iterator[str]:
 def _mount(host: Path, inside: str, *, writable: bool = False) -> str:
     """Of what is mounted no device is one, and no set-user-id bit counts: `--mount` of podman 4 cannot say that."""
     if ":" in str(host):
-        raise SandboxUnavailable(f"podman cannot mount {str(host)!r}: set KICI_WORK_DIR to a path without colons")
+        raise SandboxUnavailable(f"podman cannot mount {str(host)!r}: it has a colon in it")
     return f"--volume={host}:{inside}:{'rw' if writable else 'ro'},nodev,nosuid"
 
 

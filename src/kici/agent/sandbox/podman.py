@@ -70,20 +70,28 @@ def have_image(options: Options) -> None:
         raise SandboxUnavailable(f"the image {options.image} is not on this machine, and KICI_SANDBOX_PULL=never")
 
 
-def seccomp_profile() -> Path:
-    """The one that it uses. Raises `SandboxUnavailable` if it uses none, or one that is no file."""
-    told = said("info", "--format={{.Host.Security.SECCOMPEnabled}} {{.Host.Security.SECCOMPProfilePath}}")
-    enabled, _, path = told.strip().partition(" ")
-    if enabled != "true":
+class Machine(Struct, frozen=True):
+    """What podman says of the place it runs in."""
+
+    controllers: frozenset[str]
+    """Of control groups, those that it may give limits by."""
+    seccomp: Path
+    """Its profile."""
+
+
+def machine() -> Machine:
+    """Raises `SandboxUnavailable`, also if podman has no seccomp, or a profile that is no file."""
+    host = json.loads(said("info", "--format={{json .Host}}"))
+    security = host.get("security") or {}
+    if not security.get("seccompEnabled"):
+        raise SandboxUnavailable("podman says that it has no seccomp here, without which jobs are not safe")
+    profile = Path(security.get("seccompProfilePath") or "")
+    if not profile.is_absolute():
         raise SandboxUnavailable(
-            "podman says that it has no seccomp here, without which jobs in containers are not safe"
-        )
-    if not Path(path).is_absolute():
-        raise SandboxUnavailable(
-            f"podman uses no file as its seccomp profile ({path or 'it names none'}): install containers-common "
+            f"podman uses no file as its seccomp profile ({str(profile)!r}): install containers-common "
             "(golang-github-containers-common), or name one by `seccomp_profile` in containers.conf"
         )
-    return Path(path)
+    return Machine(frozenset(host.get("cgroupControllers") or ()), profile)
 
 
 def image_environment(image: str) -> dict[str, str]:

@@ -13,7 +13,9 @@ SLOTS = 478
 PACKAGES_UIDS = {"trusted": FIRST_UID + SLOTS - 2, "unknown": FIRST_UID + SLOTS - 3}
 """Trust → who installs the packages of workflows for a root agent: no slot's user."""
 PROBE_SLOT = SLOTS - 1
-"""The last one: no agent has so many, so a probe meets no job."""
+"""The last one: no agent may have so many, so a probe meets no job."""
+MOST_SLOTS = SLOTS - 3
+"""Of one agent, so that these stay nobody's else."""
 
 
 def owner(slot: int) -> int | None:
