@@ -17,7 +17,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -88,6 +88,17 @@ def enforceable(wanted: Limits) -> Limits:
                 group.remove_empty()
             return limits
     raise AssertionError("the last try returns or raises")
+
+
+def enforceable_by_podman(controllers: Collection[str], wanted: Limits) -> Limits:
+    """The same for boxes that are containers: podman says which controllers it may use. Raises `SandboxUnavailable`."""
+    for controller, field in _LIMITED.items():
+        if getattr(wanted, field) is not None and controller not in controllers:
+            raise SandboxUnavailable(
+                f"{_SETTING[controller]}: podman cannot limit that here, because it has no control group with the "
+                f"controller `{controller}`; see job-limits.md, or unset it"
+            )
+    return wanted if wanted.pids is not None or "pids" not in controllers else replace(wanted, pids=DEFAULT_PIDS)
 
 
 def of_process(pid: int) -> list[Path]:
