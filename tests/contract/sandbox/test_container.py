@@ -186,7 +186,7 @@ def test_a_limit_that_podman_cannot_set_is_refused_by_its_setting_and_the_defaul
     wanted = Limits(memory_bytes=1024**3)
     assert cgroups.enforceable_by_podman({"memory", "pids"}, wanted) == Limits(1024**3, None, cgroups.DEFAULT_PIDS)
     assert cgroups.enforceable_by_podman((), Limits()) == Limits()
-    with pytest.raises(SandboxUnavailable, match="KICI_JOB_MEMORY: podman cannot limit that here.*`memory`"):
+    with pytest.raises(SandboxUnavailable, match=r"KICI_JOB_MEMORY: podman cannot limit that here.*`memory`"):
         cgroups.enforceable_by_podman({"pids"}, wanted)
     with pytest.raises(SandboxUnavailable, match="KICI_JOB_PIDS"):
         cgroups.enforceable_by_podman({"memory"}, Limits(pids=100))
