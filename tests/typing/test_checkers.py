@@ -73,7 +73,7 @@ REFUSED = {
             ctx.shell("true")  # refused
     """,
     "definitions_are_frozen": 'a.name = "b"  # refused',
-    "a_name_comes_later": "from kici import registry  # refused",
+    "a_name_comes_later": "from kici import fixture  # refused",
     "backoff_is_one_of_two": 'Retry(2, backoff="linear")  # refused',
     "pending_is_one_of_two": 'concurrency("x", pending="latest")  # refused',
 }

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from kici.compiler.lower_triggers import lowered_triggers
-from kici.engine.lockfile import LockWorkflow, SourceLocation
+from kici.engine.lockfile import LockRegistry, LockWorkflow, SourceLocation
 from kici.lowering.jobs import lowered_concurrency, lowered_generator, lowered_job, lowered_rules
 from kici.nearest import nearest
 from kici.sdk.generators import Generator
@@ -42,6 +42,7 @@ class Lowering:
             env=workflow.env,
             concurrency=lowered_concurrency(workflow.concurrency),
             timeout_ms=workflow.timeout_ms,
+            registries=tuple(LockRegistry(one.url, one.token_secret, one.name) for one in workflow.registries),
             hash_files=workflow.hash_files,
         )
 

@@ -48,6 +48,7 @@ __all__ = [
     "LockJob",
     "LockNeed",
     "LockParallel",
+    "LockRegistry",
     "LockResources",
     "LockRule",
     "LockSandbox",
@@ -276,6 +277,16 @@ class LockGenerator(Node, frozen=True):
     location: SourceLocation | None = None
 
 
+class LockRegistry(Node, frozen=True):
+    """A private index that the workflow's own packages come from."""
+
+    url: str
+    token_secret: str
+    """Name of the secret that holds the token, never the token."""
+    name: str | None = None
+    """Of the index in `.kici/pyproject.toml`; absent = the one with this address."""
+
+
 class LockWorkflow(Node, frozen=True):
     name: str
     source: SourceLocation
@@ -292,6 +303,7 @@ class LockWorkflow(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None
     timeout_ms: int | None = None
+    registries: tuple[LockRegistry, ...] = ()
     hash_files: tuple[str, ...] = ()
     """Globs over the repository's files, as the author wrote them."""
     hashed_files: dict[str, str] = field(default_factory=dict)
