@@ -341,3 +341,6 @@ job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="rec
 workflow(
     "packages", jobs=[job("a", runs_on="linux", steps=["true"])], registries=[registry("https://h/s", token_secret="T")]
 )
+
+workflow("few", jobs=[job("a", runs_on="linux", steps=["true"])], permissions={"caches": "read", "events": "write"})
+workflow("read", jobs=[job("a", runs_on="linux", steps=["true"])], permissions="read-all")

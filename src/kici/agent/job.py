@@ -264,7 +264,11 @@ class Job:
             module=locked.workflow.source.file.removeprefix(PATH.partition("/")[0] + "/"),
             export=locked.workflow.export,
             context=known,
-            job=msgspec.structs.replace(locked.job, timeout_ms=self._limit_ms or locked.job.timeout_ms),
+            job=msgspec.structs.replace(
+                locked.job,
+                timeout_ms=self._limit_ms or locked.job.timeout_ms,
+                permissions=locked.workflow.permissions,
+            ),
             env=environment.of_job(
                 known,
                 sha=self._dispatch.checkout.sha,

@@ -39,6 +39,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "DispatchTrigger",
     "GenericWebhookTrigger",
+    "Level",
     "LockAmount",
     "LockCache",
     "LockCheckout",
@@ -218,6 +219,14 @@ class LockResources(Node, frozen=True):
     """What all its processes may use together."""
 
 
+class Level(StrEnum):
+    """Of a permission; each lets what stands before it."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+
+
 class LockSandbox(StrEnum):
     """How the agent must keep the job apart; `engine.labels.of_sandbox` says which agents do."""
 
@@ -251,6 +260,8 @@ class LockJob(Node, frozen=True):
     resources: LockResources | None = None
     sandbox: LockSandbox | None = None
     """Absent = whatever its agent has."""
+    permissions: dict[str, Level] | None = None
+    """Of its workflow: `engine.plan` puts them here. No job has its own."""
     max_parallel: int | None = None
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False
@@ -303,6 +314,8 @@ class LockWorkflow(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None
     timeout_ms: int | None = None
+    permissions: dict[str, Level] | None = None
+    """What its jobs may do through the orchestrator, see `engine.permissions`; absent = everything."""
     registries: tuple[LockRegistry, ...] = ()
     hash_files: tuple[str, ...] = ()
     """Globs over the repository's files, as the author wrote them."""
