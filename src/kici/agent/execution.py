@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from kici.agent.post_mortem import PostMortem
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
-from kici.engine import failure, timeouts
+from kici.engine import failure, permissions, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
@@ -178,7 +179,10 @@ class Execution:
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
-        self._sink, self._transfers = sink, Transfers(sink, self._send)
+        self._sink, self._transfers = (
+            sink,
+            Transfers(sink, self._send, partial(permissions.refusal, start.context.workflow, start.job.permissions)),
+        )
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
