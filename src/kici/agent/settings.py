@@ -38,6 +38,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's."""
     sandbox: Mode = "auto"
     sandbox_profile: Profile = "steps"
+    """Of all jobs."""
+    sandbox_allow: Profile = "steps"
+    """Of those that ask for it."""
     sandbox_network: Literal["host", "isolated"] = "host"
     sandbox_image: str = ""
     """Required for `container`."""
@@ -120,7 +123,15 @@ def load(environ: MutableMapping[str, str]) -> Settings:
         values["hooks_dir"] = Path(given["hooks_dir"])
     if given["agent_http"]:
         values["agent_http"] = _address(given["agent_http"])
-    for name in ("sandbox", "sandbox_profile", "sandbox_network", "sandbox_pull", "log_level", "log_format"):
+    for name in (
+        "sandbox",
+        "sandbox_profile",
+        "sandbox_allow",
+        "sandbox_network",
+        "sandbox_pull",
+        "log_level",
+        "log_format",
+    ):
         if name in values:
             values[name] = given[name].lower()
     if "job_memory" in values:

@@ -63,6 +63,7 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_ORCHESTRATOR_URL": "ws://user:pass@host"},
         {"KICI_SANDBOX": "maybe"},
         {"KICI_SANDBOX_PROFILE": "everything"},
+        {"KICI_SANDBOX_ALLOW": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
         {"KICI_JOB_MEMORY": "lots"},
         {"KICI_JOB_MEMORY": "4GB"},

@@ -166,6 +166,8 @@ class ContainerBox:
         self._words: LastWords | None = None
         self._podman: Started | None = None
         self._measures = Measures([])
+        self._groups: list[Path] = []
+        self._limits = spec.limits
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._killing: asyncio.Task[None] | None = None
@@ -207,7 +209,7 @@ class ContainerBox:
         directories = cgroups.of_process(self._init)
         if directories:  # else it has ended in the meantime
             cgroups.check(directories, self._spec.limits)
-        self._measures = Measures(directories)
+        self._measures, self._groups = Measures(directories), directories
 
     @property
     def pid(self) -> int:
@@ -224,6 +226,10 @@ class ContainerBox:
     def path(self, host: Path) -> str:
         inside = host.relative_to(self._spec.root)
         return f"{WORK}/{inside}" if inside.parts else WORK
+
+    def lower(self, limits: Limits) -> Limits:
+        self._limits = cgroups.lowered(self._groups, self._limits, limits)
+        return self._limits
 
     def usage(self) -> Usage:
         self._measures.sample()
