@@ -53,6 +53,8 @@ _PROBE = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); import kici.runner.job, shutil; "
     "sys.exit(0 if shutil.which('bash') else 'it has no bash on its PATH')"
 )
+_IN_DIRECTORY = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "kici-podman")
+"""podman's monitor writes a file `oom` to the directory that it was started in: one that is gone by then."""
 _WATCH = 'read -r _ <&3; for _ in 1 2 3; do "$1" rm --force --time=0 --ignore "$2"; sleep 1; done'
 
 
@@ -100,7 +102,7 @@ class ContainerSandbox:
                 pid_file, profile = Path(directory) / "pid", Path(directory) / "seccomp.json"
                 profile.write_bytes(self._seccomp)
                 arguments = [*self._arguments(spec, box.name, pid_file, profile), *command]
-                await box.start(arguments, socket, pid_file)
+                await box.start([*_IN_DIRECTORY, directory, *arguments], socket, pid_file)
         except BaseException:
             await asyncio.shield(asyncio.create_task(box.kill()))
             raise
