@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from kici.agent import pulse
+from kici.agent import job_disk, pulse
 from kici.agent.post_mortem import PostMortem
 from kici.agent.pulse import Pulse
 from kici.agent.runner_link import RunnerLink
@@ -27,6 +27,7 @@ from kici.engine import failure, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
+from kici.runner.processes import descendants
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import (
     MAX_SECRET_CHARS,
@@ -104,9 +105,11 @@ class RunnerFailed(KiciError):
 class Execution:
     """`prepare`, then `run` once, and always `close`. `cancel` may come at any time in between."""
 
-    def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
+    def __init__(self, sandbox: Sandbox, spec: BoxSpec, *, disk_bytes: int | None = None) -> None:
+        """`disk_bytes`: what the job's directory may hold; None = no limit."""
         self._sandbox = sandbox
         self._spec = spec
+        self._disk_bytes = disk_bytes
         self._box: Box | None = None
         self._link: RunnerLink | None = None
         self._sink: Sink  # until `run` there is nobody, and nothing to tell
@@ -208,6 +211,9 @@ class Execution:
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
         watches = [asyncio.create_task(self._give_up(self._pulse.lost(), Reason.RUNNER))]
+        if self._disk_bytes is not None:
+            full = job_disk.exceeded(self._writable(), self._disk_bytes, self._processes)
+            watches.append(asyncio.create_task(self._give_up(full, Reason.DISK_FULL)))
         try:
             if start.job.timeout_ms is not None:
                 limit_ms = start.job.timeout_ms
@@ -303,6 +309,13 @@ class Execution:
         if self._verdict is None:
             self._verdict = JobEnded("failed", why, reason=kind)
         self._stopping.set()
+
+    def _writable(self) -> list[Path]:
+        return [self._spec.root / name for name in ("src", "tmp", "home")]
+
+    def _processes(self) -> list[int]:
+        assert self._box
+        return [self._box.pid, *descendants(self._box.pid)]
 
     def _is_stopped(self) -> bool:
         assert self._box

@@ -39,7 +39,7 @@ class Place:
             workspace.opened(settings.work_dir, slot, None if uid is None else Owner(uid, uid))
         )
         spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
-        self.execution = Execution(sandbox, spec)
+        self.execution = Execution(sandbox, spec, disk_bytes=settings.job_disk)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())
         self._closing: asyncio.Task[None] | None = None
