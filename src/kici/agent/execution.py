@@ -20,7 +20,7 @@ from kici.agent import job_disk, pulse
 from kici.agent.post_mortem import PostMortem
 from kici.agent.pulse import Pulse
 from kici.agent.runner_link import RunnerLink
-from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
 from kici.engine import failure, timeouts
@@ -110,6 +110,7 @@ class Execution:
         self._sandbox = sandbox
         self._spec = spec
         self._disk_bytes = disk_bytes
+        self._limits = spec.limits
         self._box: Box | None = None
         self._link: RunnerLink | None = None
         self._sink: Sink  # until `run` there is nobody, and nothing to tell
@@ -175,6 +176,12 @@ class Execution:
             raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
         self._ready = ready.pid
 
+    def lower(self, limits: Limits) -> Limits:
+        """See `Box.lower`. After `prepare`."""
+        assert self._box
+        self._limits = self._box.lower(limits)
+        return self._limits
+
     async def lost(self) -> str:
         """Wait until the runner has ended, or does not answer any more; how. After `prepare`, before `run`."""
         assert self._box
@@ -205,7 +212,7 @@ class Execution:
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
         self._sink, self._transfers = sink, Transfers(sink, self._linked.send)
         self._job, self._order = start.job, StepOrder(start.job)
-        self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
+        self._post_mortem = PostMortem(start.job, self._box, self._limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())

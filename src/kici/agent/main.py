@@ -54,6 +54,7 @@ environment, tells hop by hop whether the agent would work here, and for what fa
   KICI_AGENT_SLOTS         jobs side by side (1)
   KICI_SANDBOX             auto, bubblewrap, container, none (auto)
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
+  KICI_SANDBOX_ALLOW       image-build: jobs that ask for it may build images
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_SANDBOX_IMAGE       that jobs run in; for the sandbox `container`
@@ -110,7 +111,7 @@ async def serve(settings: Settings) -> None:
     # Before anything else: a port in use must not be found when a job was taken already.
     listener = listening(settings.agent_http) if settings.agent_http else None
     settings = job_limits.limited(settings)
-    choice = choose(settings.sandbox, settings.sandbox_profile, settings.container)
+    choice = choose(settings.sandbox, settings.sandbox_profile, settings.container, settings.sandbox_allow)
     if settings.job_pids is None:
         log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
@@ -124,10 +125,10 @@ async def serve(settings: Settings) -> None:
         settings.hooks_dir, work_dir=settings.work_dir, timeout_s=settings.hook_timeout_s, sandboxed=sandboxed
     )
     standby = Standby(settings, choice.sandbox)
-    shop = Workshop(settings, outbox, silence, standby, dependencies, hooks)
+    shop = Workshop(settings, choice, outbox, silence, standby, dependencies, hooks)
     identity = Identity(
         boot_id=secrets.token_hex(8),
-        labels=(*settings.labels, *facts.automatic_labels()),
+        labels=(*settings.labels, *facts.automatic_labels(choice)),
         facts=facts.facts(choice),
     )
     trash = Trash(settings.work_dir)

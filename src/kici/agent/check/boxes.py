@@ -25,7 +25,9 @@ async def sandbox(known: Known) -> Finding:
     wanted = known.settings
     # Under another name: an agent that runs here keeps its containers. And nothing is downloaded for a check.
     container = replace(wanted.container, agent=secrets.token_hex(8), pull="never")
-    choice = known.choice = await in_thread(lambda: choose(wanted.sandbox, wanted.sandbox_profile, container))
+    choice = known.choice = await in_thread(
+        lambda: choose(wanted.sandbox, wanted.sandbox_profile, container, wanted.sandbox_allow)
+    )
     if choice.fallback:
         return warn(f"{choice.sandbox.name}; {choice.fallback}", f"KICI_SANDBOX=true insists; {_PAGE}")
     if choice.sandbox.name == "none":

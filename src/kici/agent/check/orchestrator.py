@@ -31,7 +31,7 @@ async def token(known: Known) -> Finding:
     answer = await asked(
         f"{wanted.http_url}/api/v1/agent/check",
         token=wanted.agent_token,
-        params={"agentId": known.agent_id, "label": [*wanted.labels, *facts.automatic_labels()]},
+        params={"agentId": known.agent_id, "label": [*wanted.labels, *facts.machine_labels()]},
     )
     known.asked_at = (sent + time.time()) / 2
     if answer.status_code == 404:
@@ -48,7 +48,7 @@ async def labels(known: Known) -> Finding:
     if refused:
         way_out = f"take them out of KICI_LABELS, or register a token: kici-admin agent register --labels {refused[0]}"
         return fail(f"the token does not grant {', '.join(refused)}", way_out)
-    return ok(", ".join((*known.settings.labels, *facts.automatic_labels())))
+    return ok(", ".join((*known.settings.labels, *facts.machine_labels())))
 
 
 async def agent_id(known: Known) -> Finding:
