@@ -38,12 +38,12 @@ def check() -> None:
 async def exceeded(directories: Collection[Path], limit_bytes: int, processes: Callable[[], Collection[int]]) -> str:
     """Return when there is more in the directories than the limit: what is told then.
 
-    `processes` of the job, at any time. The files of the directories are on one file system.
+    `processes` of the job, at any time, in a thread. The files of the directories are on one file system.
     """
     while True:
         began = time.monotonic()
         used = await _on_disk(directories)
-        used += await asyncio.to_thread(_unlinked, processes(), _devices(directories))
+        used += await asyncio.to_thread(lambda: _unlinked(processes(), _devices(directories)))
         took_s = time.monotonic() - began
         if used > limit_bytes:
             every_s = max(MEASURE_S, (PAUSE + 1) * took_s)
