@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from kici.agent.runner_link import RunnerLink
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
-from kici.engine import failure, timeouts
+from kici.engine import failure, permissions, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
@@ -210,7 +211,12 @@ class Execution:
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
-        self._sink, self._transfers = sink, Transfers(sink, self._linked.send)
+        self._sink, self._transfers = (
+            sink,
+            Transfers(
+                sink, self._linked.send, partial(permissions.refusal, start.context.workflow, start.job.permissions)
+            ),
+        )
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
