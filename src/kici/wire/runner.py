@@ -54,6 +54,10 @@ class Cancel(Message, frozen=True, tag="cancel"):
     """The job has run out of time: it fails, and is not cancelled."""
 
 
+class Ping(Message, frozen=True, tag="ping"):
+    """Answered by `Pong`: before `Start` at once, then by the event loop."""
+
+
 class Reply(Message, frozen=True, tag="reply"):
     """Answer to `ArtifactEnd`, `SecretOutput` and `Emit`, or the end of an `ArtifactFetch` or `CacheFetch`. `error` is
     empty when it went well."""
@@ -76,6 +80,10 @@ class ArtifactData(Message, frozen=True, tag="artifact.data"):
 
 class Ready(Message, frozen=True, tag="ready"):
     pid: int
+
+
+class Pong(Message, frozen=True, tag="pong"):
+    """Answer to a `Ping`; to each one."""
 
 
 class StepStarted(Message, frozen=True, tag="step.started"):
@@ -209,9 +217,10 @@ class Emit(Message, frozen=True, tag="emit"):
     """Unique within the job's attempts: the same key emits once."""
 
 
-FromHost = Start | Cancel | Reply | ArtifactData
+FromHost = Start | Cancel | Ping | Reply | ArtifactData
 FromRunner = (
     Ready
+    | Pong
     | StepStarted
     | StepEnded
     | Output
