@@ -156,6 +156,13 @@ GENERATORS = {
     "raises": "    raise LookupError(NAME)",
     "wrong": """    return [job(NAME + " a", runs_on="linux", needs=["nobody"], steps=[STEPS])]""",
 }
+PERMISSIONS = (
+    *[""] * 5,
+    "'read-all'",
+    "{'artifacts': 'write'}",
+    "{'secret_outputs': 'write', 'caches': 'write'}",
+    "{}",
+)
 ENDINGS = (*[""] * 37, "timeout", "person", "person")
 CONDITIONS = ("on_success", "always", "on_skip", "on_failure", "failed", "skipped")
 
@@ -177,6 +184,7 @@ class Workflow(Struct, frozen=True):
     hooks: tuple[tuple[str, str], ...]
     ending: str
     """Of a last job, which runs until the run's `timeout` cancels it, or a `person` does; empty = there is none."""
+    permissions: str = ""
 
 
 @st.composite
@@ -185,7 +193,13 @@ def workflows(draw: DrawFn) -> Workflow:
     for place in range(draw(st.integers(1, 4))):
         jobs.append(draw(_jobs(place)))
     rule = draw(st.sampled_from(["", "", "", "yes", "no", "changed"]))
-    return Workflow(tuple(jobs), rule, draw(_hooks(("on_failure", "cleanup"))), draw(st.sampled_from(ENDINGS)))
+    return Workflow(
+        tuple(jobs),
+        rule,
+        draw(_hooks(("on_failure", "cleanup"))),
+        draw(st.sampled_from(ENDINGS)),
+        draw(st.sampled_from(PERMISSIONS)),
+    )
 
 
 @st.composite
@@ -219,6 +233,8 @@ def text(name: str, workflow: Workflow) -> str:
         lines.append(f"{name}_{place} = job({f'job {place}'!r}, steps=[{steps}], {', '.join(filter(None, options))})")
     listed = [f"{name}_{place}" for place in range(len(workflow.jobs))]
     options = [RULES[workflow.rule], *_written(workflow.hooks)]
+    if workflow.permissions:
+        options.append(f"permissions={workflow.permissions}")
     if workflow.ending:
         needs = ", ".join(f'{one}.when("always")' for one in listed)
         lines.append(

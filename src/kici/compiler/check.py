@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kici.compiler.diagnostics import Diagnostic
 from kici.engine import matrix, plan, templates
@@ -28,6 +28,20 @@ def problems(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
         yield from _same_names(workflow)
         yield from _by_the_engine(workflow)
         yield from _beyond_the_engine(workflow)
+
+
+def registries(workflows: Sequence[LockWorkflow], files: Mapping[str, bytes]) -> Iterator[Diagnostic]:
+    """Those that no index of `.kici/pyproject.toml` answers to. `files`: path below `.kici/` → content."""
+    if not any(workflow.registries for workflow in workflows):
+        return
+    from kici.dependencies import declared  # late: few repositories have them
+    from kici.dependencies import registries as private
+
+    project = files.get(declared.PROJECT)
+    for workflow in workflows:
+        for registry in workflow.registries:
+            if found := private.problem(project, registry):
+                yield _at(workflow.source, workflow, found)
 
 
 def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
