@@ -24,9 +24,9 @@ from kici.engine import failure, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
+from kici.runner.link import HostLink
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import (
-    MAX_BYTES,
     MAX_SECRET_CHARS,
     Annotated,
     ArtifactBegin,
@@ -37,7 +37,6 @@ from kici.wire.runner import (
     CacheFetch,
     Cancel,
     Emit,
-    FromHost,
     FromRunner,
     JobEnded,
     Mask,
@@ -48,8 +47,6 @@ from kici.wire.runner import (
     StepEnded,
     StepStarted,
     Summarized,
-    from_host,
-    from_runner,
 )
 
 READY_S = 60.0
@@ -102,8 +99,7 @@ class Execution:
         self._sandbox = sandbox
         self._spec = spec
         self._box: Box | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._link: HostLink | None = None
         self._sink: Sink  # until `run` there is nobody, and nothing to tell
         self._transfers: Transfers
         self._job: LockJob | None = None
@@ -135,17 +131,17 @@ class Execution:
         Raises `SandboxUnavailable`, or `RunnerFailed` with what the runner said last.
         """
         ours, theirs = socket.socketpair()
+        self._link = HostLink(ours)
         try:
             self._box = await self._sandbox.start(self._spec, theirs.fileno())
-            self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=MAX_BYTES)
         except BaseException:
-            ours.close()
+            self._link.close()
             raise
         finally:
             theirs.close()
         try:
             async with asyncio.timeout(READY_S):
-                ready = await self._receive()
+                ready = await self._link.read()
         except TimeoutError:
             raise RunnerFailed(f"the runner was not ready within {READY_S:.0f} s. {self._box.last_words()}") from None
         except UnreadableMessage as error:
@@ -167,11 +163,11 @@ class Execution:
         `spent_s` of the job's timeout are over.
         """
         assert self._box
-        assert self._writer
+        assert self._link
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
-        self._sink, self._transfers = sink, Transfers(sink, self._send)
+        self._sink, self._transfers = sink, Transfers(sink, self._link.post)
         self._job, self._order = start.job, StepOrder(start.job)
         self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
@@ -222,10 +218,8 @@ class Execution:
         """Leave nothing behind. Safe at any time, and again."""
         if self._box is not None:
             await self._box.kill()
-        if self._writer is not None:
-            self._writer.close()
-            with suppress(OSError):
-                await self._writer.wait_closed()
+        if self._link is not None:
+            self._link.close()
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,12 +238,12 @@ class Execution:
 
     def _ask_to_end(self, cancel: Cancel) -> None:
         assert self._job
-        assert self._writer
+        assert self._link
         if self._deadline is not None:
             self._deadline.cancel()
         for timer in self._step_deadlines.values():
             timer.cancel()
-        self._writer.write(_frame(cancel))
+        self._link.push(cancel)
         grace_s = self._job.grace_period_ms / 1000
         self._deadline = asyncio.get_running_loop().call_later(grace_s + REPORT_S, self._stopping.set)
 
@@ -264,19 +258,16 @@ class Execution:
     async def _converse(self, start: Start) -> JobEnded | None:
         """Until the job has ended or the runner is gone (None)."""
         try:
-            assert self._writer
-            self._writer.write(_frame(start))
+            assert self._link
+            self._link.push(start)
             self._began = True
             if self._cancelled:
                 self._begin_cancel(self._cancelled, self._forced)
-            await self._writer.drain()
-            while True:
-                message = await self._receive()
-                if message is None:
-                    return None
+            async for message in self._link.messages():
                 if isinstance(message, JobEnded):
                     return self._job_ended(message)
                 await self._heard(message)
+            return None
         except (UnreadableMessage, RunnerFailed, ProtocolBroken) as error:
             return JobEnded("failed", f"the runner broke the protocol: {error}", reason=Reason.RUNNER)
         except OSError:  # the runner is gone while we wrote
@@ -368,24 +359,6 @@ class Execution:
         if not fine:
             raise RunnerFailed(f"it sent {what}")
 
-    # ── the socket ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _send(self, message: FromHost) -> None:
-        assert self._writer
-        self._writer.write(_frame(message))
-        await self._writer.drain()
-
-    async def _receive(self) -> FromRunner | None:
-        """None if the runner has closed the socket, also in the middle of a message."""
-        assert self._reader
-        try:
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            if size > MAX_BYTES:
-                raise UnreadableMessage(f"a message of {size:,} bytes is over the limit of {MAX_BYTES:,}")
-            return from_runner.decode(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
-
 
 def step_limit_s(step: LockStep, job: LockJob) -> float:
     """What an attempt of a step may take with all that belongs to it: rules, hooks, caches, and its processes' ends."""
@@ -399,8 +372,3 @@ def step_limit_s(step: LockStep, job: LockJob) -> float:
 def _says_more(ended: JobEnded, verdict: JobEnded) -> bool:
     """Whether the runner ended the job as it was asked to, and a hook failed on the way."""
     return ended.status == "failed" and ended.error.startswith((f"{verdict.error} (", f"{verdict.status} ("))
-
-
-def _frame(message: FromHost) -> bytes:
-    body = from_host.encode(message)
-    return len(body).to_bytes(4, "big") + body
