@@ -155,11 +155,11 @@ class Execution:
         Raises `SandboxUnavailable`, or `RunnerFailed` with what the runner said last.
         """
         ours, theirs = socket.socketpair()
+        self._link = RunnerLink(ours)
         try:
             self._box = await self._sandbox.start(self._spec, theirs.fileno())
-            self._link = await RunnerLink.over(ours)
         except BaseException:
-            ours.close()
+            await self._link.close()
             raise
         finally:
             theirs.close()
@@ -352,6 +352,7 @@ class Execution:
                 if isinstance(message, JobEnded):
                     return self._job_ended(message)
                 await self._heard(message)
+            return None
         except (UnreadableMessage, RunnerFailed, ProtocolBroken) as error:
             return JobEnded("failed", f"the runner broke the protocol: {error}", reason=Reason.RUNNER)
         except OSError:  # the runner is gone while we wrote

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 
+from kici.runner.link import HostLink
 from kici.wire.codec import UnreadableMessage
-from kici.wire.runner import MAX_BYTES, FromHost, FromRunner, Ping, Pong, from_host, from_runner
+from kici.wire.runner import FromHost, FromRunner, Ping, Pong
 
 
 class RunnerLink:
     """`close` at the end, always."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, sock: socket.socket) -> None:
+        """Takes the socket over."""
+        self._end = HostLink(sock)
         self._loop = asyncio.get_running_loop()
         self._next: asyncio.Task[FromRunner | None] | None = None
         """The next message is waited for already: there is only ever one reader."""
@@ -26,26 +26,19 @@ class RunnerLink:
         self.received = 0
         """Messages, so far."""
 
-    @classmethod
-    async def over(cls, sock: socket.socket) -> RunnerLink:
-        """Takes the socket over."""
-        return cls(*await asyncio.open_connection(sock=sock, limit=MAX_BYTES))
-
     def write(self, message: FromHost) -> None:
         """It goes when there is room."""
-        body = from_host.encode(message)
-        self._writer.write(len(body).to_bytes(4, "big") + body)
+        self._end.push(message)
 
     async def send(self, message: FromHost) -> None:
-        self.write(message)
-        await self._writer.drain()
+        await self._end.post(message)
 
     async def receive(self) -> FromRunner | None:
         """None if the runner has closed the socket, also in the middle of a message. Raises `UnreadableMessage`."""
         self.listens = True
         try:
             if self._next is None:
-                return await self._receive()
+                return await self._end.read()
             waited_for, self._next = self._next, None
             return await waited_for
         finally:
@@ -56,9 +49,7 @@ class RunnerLink:
         if self._next is not None:
             self._next.cancel()
             await asyncio.wait([self._next])
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
+        self._end.close()
 
     # ── whether it is there ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,7 +73,7 @@ class RunnerLink:
         """
         self.ask()
         if self._next is None:
-            self._next = asyncio.create_task(self._receive())
+            self._next = asyncio.create_task(self._end.read())
         await asyncio.wait([self._next, ended], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if not self._next.done():
             return ended.done()
@@ -95,12 +86,3 @@ class RunnerLink:
             await asyncio.wait([ended], timeout=1)
             return ended.done()
         return isinstance(said, Pong) and self.answered()
-
-    async def _receive(self) -> FromRunner | None:
-        try:
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            if size > MAX_BYTES:
-                raise UnreadableMessage(f"a message of {size:,} bytes is over the limit of {MAX_BYTES:,}")
-            return from_runner.decode(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None

@@ -1,8 +1,9 @@
 """Host ↔ runner over one inherited socket. The host is the agent, or `kici run local`.
 
-Each message is a 4-byte big-endian length and that many bytes of msgpack, at most `MAX_BYTES`. The runner says `Ready`
-once the SDK is imported, then gets one `Start`; it serves one job and exits. User code can reach this socket: the host
-believes nothing that it does not check (step indexes, sizes, order), and holds what the runner must not have.
+Each message is a 4-byte big-endian length and that many bytes of msgpack, to the host at most `MAX_BYTES`. The runner
+says `Ready` once the SDK is imported, then gets one `Start`; it serves one job and exits. User code can reach this
+socket: the host believes nothing that it does not check (step indexes, sizes, order), and holds what the runner must
+not have.
 """
 
 from __future__ import annotations
