@@ -65,7 +65,11 @@ async def test_a_box_without_limits_has_used_something(limited: Any) -> None:
     assert boxed.box.usage().peak_memory_bytes >= used.peak_memory_bytes
 
 
-async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(limited: Any) -> None:
+async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(
+    limited: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing of it is left where the agent works: podman's monitor writes a file."""
+    monkeypatch.chdir(tmp_path)
     async with (
         limited.running("echo up; read -r go <&3; echo on", slot=1) as neighbour,
         limited.running(HOG.format(mib=300, python=limited.python), limits=Limits(memory_bytes=96 * MIB)) as boxed,
@@ -79,6 +83,7 @@ async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_p
         await neighbour.line()
         await neighbour.tell("\n")
         assert await neighbour.line() == "on"
+    assert list(tmp_path.iterdir()) == []
     assert used.out_of_memory_kills == 1
     assert 80 * MIB < used.peak_memory_bytes <= 96 * MIB
 
