@@ -72,7 +72,8 @@ def made(directory: Path, *, without: str = "") -> Iterator[str]:
     (directory / "containers.conf").write_text(CONFIGURATION)
     name = f"localhost/kici-test:{os.getpid()}{without}"
     try:
-        subprocess.run(["podman", "import", "--quiet", "-", name], input=_tar(without), check=True, capture_output=True)
+        command = ["podman", "import", "--quiet", "-", name]
+        subprocess.run(command, input=archive(without), check=True, capture_output=True)
         yield name
     finally:
         subprocess.run(["podman", "image", "rm", "--force", name], check=False, capture_output=True)
@@ -81,7 +82,8 @@ def made(directory: Path, *, without: str = "") -> Iterator[str]:
             os.environ["CONTAINERS_CONF"] = before
 
 
-def _tar(without: str) -> bytes:
+def archive(without: str = "") -> bytes:
+    """The image's files, as a tar."""
     programs = [
         found for name in PROGRAMS if name != without and (found := shutil.which(name, path="/usr/bin:/bin:/usr/sbin"))
     ]
