@@ -6,6 +6,7 @@ from tests.mutants.mutation import STORE, Mutation
 
 SECRETS = "integration/api/test_secret_outputs.py"
 EMIT = "integration/api/test_emit.py"
+PERMISSIONS = "integration/api/test_permissions.py"
 ENTRIES = "integration/caches/test_entries.py"
 
 MUTATIONS = (
@@ -33,6 +34,27 @@ MUTATIONS = (
         "), 0), u.position, s.name",
         ") * 0, 0), u.position, s.name",
         (f"{SECRETS}::test_of_one_name_the_later_job_in_needs_wins",),
+    ),
+    Mutation(
+        "a-job-that-a-generator-makes-gives-itself-permissions",
+        "src/kici/engine/plan.py",
+        "        job = replace(job, permissions=frame.permissions)\n",
+        "        job = replace(job, permissions=job.permissions or frame.permissions)\n",
+        ("unit/engine/test_permissions.py::test_a_job_that_a_generator_makes_cannot_give_itself_more",),
+    ),
+    Mutation(
+        "events-are-emitted-without-permission",
+        "src/kici/orchestrator/api/emit.py",
+        '        permitted.require(job, "events", permitted.WRITE)\n',
+        "",
+        (f"{PERMISSIONS}::test_an_attempt_may_do_what_its_workflow_says_and_else_is_told_what_it_would_have_to_say",),
+    ),
+    Mutation(
+        "a-limit-is-raised",
+        "src/kici/agent/sandbox/cgroups.py",
+        "if value is None or (before is not None and value >= before):",
+        "if value is None:",
+        ("contract/sandbox/test_limits.py::test_no_limit_is_ever_raised",),
     ),
     Mutation(
         "a-key-is-published-twice",
