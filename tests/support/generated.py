@@ -163,6 +163,7 @@ PERMISSIONS = (
     "{'secret_outputs': 'write', 'caches': 'write'}",
     "{}",
 )
+RESOURCES = (*[""] * 14, 'resources={"cpus": 1, "memory": "1g"}', 'resources={"requests": {"memory": "1000000g"}}')
 ENDINGS = (*[""] * 37, "timeout", "person", "person")
 CONDITIONS = ("on_success", "always", "on_skip", "on_failure", "failed", "skipped")
 
@@ -176,6 +177,7 @@ class Job(Struct, frozen=True):
     hooks: tuple[tuple[str, str], ...]
     generator: str = ""
     """It is none itself: a function makes jobs with its steps."""
+    resources: str = ""
 
 
 class Workflow(Struct, frozen=True):
@@ -212,6 +214,7 @@ def _jobs(draw: DrawFn, place: int) -> Job:
         steps=tuple(draw(st.lists(st.sampled_from(["fine", "facts", *STEPS]), min_size=1, max_size=3))),
         hooks=draw(_hooks(HOOKS)),
         generator=draw(st.sampled_from([""] * 9 + list(GENERATORS))),
+        resources=draw(st.sampled_from(RESOURCES)),
     )
 
 
@@ -229,6 +232,7 @@ def text(name: str, workflow: Workflow) -> str:
             lines.append(_generator(f"{name}_{place}", f"job {place}", needs, job))
             continue
         options = ['runs_on="linux"', f"needs=[{needs}]", MATRICES[job.matrix], RULES[job.rule], *_written(job.hooks)]
+        options.append(job.resources)
         steps = ", ".join(_step(number, kind) for number, kind in enumerate(job.steps))
         lines.append(f"{name}_{place} = job({f'job {place}'!r}, steps=[{steps}], {', '.join(filter(None, options))})")
     listed = [f"{name}_{place}" for place in range(len(workflow.jobs))]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kici.compiler.diagnostics import Diagnostic
-from kici.engine import matrix, plan, templates
+from kici.engine import matrix, permissions, plan, templates
 from kici.engine.errors import EngineError
-from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, LockFile, LockJob, LockWorkflow, SourceLocation
+from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, Level, LockFile, LockJob, LockWorkflow, SourceLocation
 
 _SAID_BEFORE = re.compile(
     r"(which is not among the workflow's jobs|it has no jobs|has no steps)$|two (jobs|steps) called|two jobs are called"
@@ -49,6 +49,11 @@ def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
         if not workflow.triggers:
             yield _at(workflow.source, workflow, "it has no triggers, so nothing starts it: write on=manual() at least")
         for job in workflow.jobs:
+            if any(step.caches for step in job.steps):
+                for level, does in ((Level.READ, "restored"), (Level.WRITE, "saved")):
+                    if found := permissions.refusal(workflow.name, workflow.permissions, "caches", level):
+                        message = f"job {job.name!r}: its cache is never {does}: {found}"
+                        yield _at(job.location or workflow.source, workflow, message)
             if "matrix" not in job.dynamic and job.matrix is None and not job.include:
                 for option, given in (("max_parallel", job.max_parallel is not None), ("fail_fast", job.fail_fast)):
                     if given:
