@@ -145,3 +145,23 @@ def test_without_ranges_of_ids_image_builds_are_refused_with_the_command_that_gi
         "KICI_SANDBOX_PROFILE=image-build, but image builds need 65,536 ids for kici-test in /etc/subuid" in ran.stdout
     )
     assert "usermod --add-subuids" in ran.stdout
+
+
+def test_without_ranges_of_ids_containers_are_refused_with_the_command_that_gives_them(
+    files: Path, containers: dict[str, str]
+) -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from kici.agent.sandbox.choose import choose\n"
+        "from kici.agent.sandbox.contract import SandboxUnavailable\n"
+        "from kici.agent.sandbox.podman import Options\n"
+        "from tests.support import container_image\n"
+        f"with container_image.made(Path({containers['HOME']!r})) as image:\n"
+        "    try:\n        choose('container', container=Options(image, 'ranges'))\n"
+        "    except SandboxUnavailable as error:\n        print(error)\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{SOURCE}:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = as_user([sys.executable, "-c", program], files, "somebody-else:300000:65536")
+    ran = subprocess.run(argv, env=environment | containers, capture_output=True, text=True, timeout=100, cwd="/")
+    assert "KICI_SANDBOX=container, but podman run failed" in ran.stdout, ran.stderr
+    assert "podman without root needs 65,536 ids for kici-test in /etc/subuid: `usermod --add-subuids" in ran.stdout

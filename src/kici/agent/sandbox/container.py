@@ -149,7 +149,7 @@ class ContainerSandbox:
         try:
             code, words = probe(self, argv, limits=self._options.limits, timeout_s=_START_S)
         except SandboxUnavailable as error:
-            raise SandboxUnavailable(f"KICI_SANDBOX=container, but {error}") from error
+            raise SandboxUnavailable(f"KICI_SANDBOX=container, but {error}{_missing()}") from error
         if code:
             raise SandboxUnavailable(
                 f"KICI_SANDBOX=container, but the image {self._options.image} cannot run jobs: "
@@ -299,6 +299,16 @@ class ContainerBox:
         said = removing.words.text()
         removing.words.close()
         return code, said
+
+
+def _missing() -> str:
+    """What a podman without root lacks most likely, where it does not work."""
+    if os.geteuid() != 0:
+        try:
+            user_namespace.of_this_user("podman without root needs")
+        except SandboxUnavailable as error:
+            return f". {error}"
+    return ""
 
 
 def _limits(limits: Limits) -> Iterator[str]:

@@ -55,12 +55,12 @@ def of_slot(slot: int, owner: int) -> Users:
     return Users(owner, owner, own, own)
 
 
-def of_this_user() -> Users:
-    """Raises `SandboxUnavailable` if the operator has given this user no ranges."""
+def of_this_user(who: str = "image builds need") -> Users:
+    """Raises `SandboxUnavailable` if the operator has given this user no ranges: `who` begins its message."""
     missing = [name for name in ("newuidmap", "newgidmap") if shutil.which(name, path=_PATH) is None]
     if missing:
-        raise SandboxUnavailable(f"image builds need `{missing[0]}`: install the package uidmap (or shadow-utils)")
-    return Users(os.geteuid(), os.getegid(), _range(Path("/etc/subuid")), _range(Path("/etc/subgid")))
+        raise SandboxUnavailable(f"{who} `{missing[0]}`: install the package uidmap (or shadow-utils)")
+    return Users(os.geteuid(), os.getegid(), _range(Path("/etc/subuid"), who), _range(Path("/etc/subgid"), who))
 
 
 @asynccontextmanager
@@ -167,7 +167,7 @@ async def _run(*command: str) -> None:
         raise SandboxUnavailable(f"image builds need several users: {words.decode(errors='replace').strip()[:500]}")
 
 
-def _range(file: Path) -> Range:
+def _range(file: Path, who: str) -> Range:
     names = [str(os.geteuid())]
     with suppress(KeyError):
         names.insert(0, pwd.getpwuid(os.geteuid()).pw_name)
@@ -178,7 +178,7 @@ def _range(file: Path) -> Range:
                     if int(count) >= USERS:
                         return Range(int(first))
     raise SandboxUnavailable(
-        f"image builds need {USERS:,} ids for {names[0]} in {file}: "
+        f"{who} {USERS:,} ids for {names[0]} in {file}: "
         f"`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {names[0]}` gives them"
     )
 
