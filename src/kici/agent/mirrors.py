@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -140,7 +141,8 @@ class Mirrors:
                 return await asyncio.to_thread(self._keep_now, place, git, source, names, lent)
             except (OSError, MirrorBroken) as error:
                 log.warning("a mirror could not be written", directory=str(place), reason=str(error))
-                trash.throw(self._settings.work_dir, place)
+                # At once: the job may need the room now.
+                await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
                 return False
 
     def _keep_now(self, place: Path, git: Git, source: Remote, names: Sequence[str], lent: Manifest | None) -> bool:
@@ -150,6 +152,8 @@ class Mirrors:
             trash.throw(self._settings.work_dir, place)
             kept = None
         if kept is not None and has(kept, names) and annotated <= set(kept.tags):
+            return False
+        if git.space.owner is None and not self._has_room(disk_usage.size(repository.packs(git))):
             return False
         if kept is None:
             self._make(place, source.url)
@@ -175,6 +179,10 @@ class Mirrors:
             directory.mkdir(mode=0o700, exist_ok=True)
             directory.chmod(0o700)
         (place / kept_packs.ADDRESS).write_text(f"{url}\n")
+
+    def _has_room(self, more_bytes: int) -> bool:
+        """For copies; a link takes none."""
+        return shutil.disk_usage(self._settings.work_dir).free - more_bytes >= self._settings.min_free_bytes
 
     def _throw_broken(self, place: Path, source: Remote, reason: object, say: Say) -> None:
         log.warning("a mirror was broken and is made again", directory=str(place), reason=str(reason))

@@ -516,3 +516,204 @@ async def test_a_mirror_that_is_damaged_costs_a_fetch_and_no_job(
             pass
         assert said.repairs == []
         assert web.git_bytes - sent < 5_000
+
+
+@pytest.mark.parametrize("name", ["manifest of another mirror", "packs of another mirror"])
+async def test_what_belongs_to_another_mirror_is_noticed(
+    base: Path, web: Web, repository: KiciRepository, name: str
+) -> None:
+    """As after a restore from a backup that went wrong."""
+    kept, said = mirrors(base / "work"), Said()
+    place = await fill(base, web, kept, repository.sha)
+    other = await fill_other(base, web, kept)
+    if name.startswith("manifest"):
+        shutil.copy(other / MANIFEST, place / MANIFEST)
+    else:
+        for file in place.glob("pack-*"):
+            file.unlink()
+        for file in other.glob("pack-*"):
+            shutil.copy(file, place)
+    async with checked_out(base, web, kept, repository.sha, said=said) as space:
+        assert (space.src / "big").stat().st_size == BIG
+    assert len(said.repairs) == 1
+
+
+async def fill_other(base: Path, web: Web, kept: Mirrors) -> Path:
+    other = KiciRepository(base / "repositories" / "other", {"build": ["true"]})
+    known = set(places(base))
+    wanted = Checkout(f"{web.url}/git/other/.git", other.sha, other.sha, trusted=True)
+    with workspace.opened(base / "work", 9, None) as space:
+        await checkout.fetch(space, Remote(wanted.url, ""), wanted, kept, print)
+    (place,) = set(places(base)) - known
+    return place
+
+
+async def test_an_agent_that_was_killed_while_it_kept_something_leaves_nothing_that_harms(
+    base: Path, web: Web, repository: KiciRepository
+) -> None:
+    kept, said = mirrors(base / "work"), Said()
+    place = await fill(base, web, kept, repository.sha)
+    (place / f".{MANIFEST}").write_text("half")
+    (place / "pack-0123.pack").write_bytes(b"PACK half")
+    (place / "pack-0123.idx").write_bytes(b"half")
+    other = place.with_name("0" * 32)
+    other.mkdir()
+    (other / "pack-0123.pack").write_bytes(b"PACK half")
+    for _ in range(2):
+        repository.write({"small": os.urandom(4).hex()})
+        async with checked_out(base, web, kept, repository.commit(), said=said):
+            pass
+    assert said.repairs == []
+    assert not list(place.glob("*0123*"))
+    assert kept.evict(1) > 0, "what has no list is thrown away too"
+
+
+async def test_a_fetch_that_is_cancelled_changes_no_mirror(base: Path, web: Web, repository: KiciRepository) -> None:
+    kept = mirrors(base / "work")
+    place = await fill(base, web, kept, repository.sha)
+    before = contents(place)
+    repository.write({"small": "1"})
+    sha = repository.commit()
+    web.git_allowed.clear()
+    web.git_asked.clear()
+
+    async def job() -> None:
+        async with checked_out(base, web, kept, sha):
+            pass
+
+    running = asyncio.ensure_future(job())
+    await asyncio.to_thread(web.git_asked.wait, 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert contents(place) == before
+    web.git_allowed.set()
+    await job()
+    assert contents(place) != before
+
+
+# ── several at once, and room ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@each_owner
+@pytest.mark.parametrize("first", [True, False])
+async def test_jobs_beside_each_other_each_get_their_commit(
+    base: Path, web: Web, repository: KiciRepository, owner: Owner | None, first: bool
+) -> None:
+    """Whether or not there is a mirror yet: none waits for another one's fetch, and what they leave is whole."""
+    kept, said = mirrors(base / "work"), Said()
+    if not first:
+        await fill(base, web, kept, repository.sha, owner)
+    shas = []
+    for number in range(3):
+        repository.write({"small": f"{number}\n"})
+        shas.append(repository.commit())
+
+    async def job(slot: int) -> None:
+        sha = shas[slot % 3]
+        async with checked_out(base, web, kept, sha, owner=owner, slot=slot, said=said) as space:
+            assert (space.src / "small").read_text() == f"{slot % 3}\n"
+            assert (space.src / "big").stat().st_size == BIG
+
+    await asyncio.gather(*map(job, range(5)))
+    (place,) = places(base)
+    manifest = kept_packs.read(place)
+    assert manifest
+    kept_packs.check(place, manifest)
+    assert set(shas) <= set(manifest.tips)
+    sent = web.git_bytes
+    await asyncio.gather(*map(job, range(5)))
+    assert web.git_bytes - sent < 25_000
+    assert said.repairs == []
+
+
+async def test_a_mirror_with_many_packs_is_made_anew(
+    base: Path, web: Web, repository: KiciRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kici.agent.mirrors.MAX_PACKS", 3)
+    kept, said = mirrors(base / "work"), Said()
+    counts = []
+    for number in range(5):
+        repository.write({"small": f"{number}\n"})
+        sha = repository.commit()
+        for _ in range(2):
+            async with checked_out(base, web, kept, sha, said=said):
+                pass
+        counts.append(len(list(places(base)[0].glob("*.pack"))))
+    assert counts == [1, 2, 3, 1, 2]
+    assert said.repairs == []
+
+
+async def test_what_was_used_least_recently_goes_when_there_is_too_much(
+    base: Path, web: Web, repository: KiciRepository
+) -> None:
+    kept = mirrors(base / "work", KICI_MIRRORS_BYTES=str(BIG + 100_000))
+    place = await fill(base, web, kept, repository.sha)
+    os.utime(place, (1, 1))
+    other = await fill_other(base, web, kept)
+    assert places(base) == sorted([place, other])
+    (repository.root / "../other/big").write_bytes(os.urandom(BIG))
+    sha = subprocess.run(
+        "git add --all && git -c user.name=t -c user.email=t@t commit -q -m x && git rev-parse HEAD",
+        shell=True, cwd=repository.root.parent / "other", capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    os.utime(place, (1, 1))
+    wanted = Checkout(f"{web.url}/git/other/.git", sha, sha, trusted=True)
+    with workspace.opened(base / "work", 9, None) as space:
+        await checkout.fetch(space, Remote(wanted.url, ""), wanted, kept, print)
+    assert places(base) == [other]
+
+
+async def test_a_repository_that_is_larger_than_the_limit_has_no_mirror(
+    base: Path, web: Web, repository: KiciRepository
+) -> None:
+    kept = mirrors(base / "work", KICI_MIRRORS_BYTES=str(BIG // 2))
+    for _ in range(2):
+        async with checked_out(base, web, kept, repository.sha) as space:
+            assert (space.src / "big").stat().st_size == BIG
+    assert places(base) == []
+
+
+async def test_a_mirror_that_a_job_uses_now_is_not_evicted(base: Path, web: Web, repository: KiciRepository) -> None:
+    kept = mirrors(base / "work")
+    place = await fill(base, web, kept, repository.sha)
+    repository.write({"small": "1"})
+    sha = repository.commit()
+    web.git_allowed.clear()
+    web.git_asked.clear()
+
+    async def job() -> None:
+        async with checked_out(base, web, kept, sha) as space:
+            assert (space.src / "big").stat().st_size == BIG
+
+    running = asyncio.ensure_future(job())
+    await asyncio.to_thread(web.git_asked.wait, 20)
+    assert await asyncio.to_thread(kept.evict, 10**12) == 0
+    web.git_allowed.set()
+    await running
+    assert await asyncio.to_thread(kept.evict, 10**12) > BIG
+    assert not place.exists()
+    await job()
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root may mount a small file system")
+@pytest.mark.parametrize("least", ["0", "209715200"])
+async def test_a_disk_without_room_for_a_mirror_costs_no_job(
+    base: Path, web: Web, repository: KiciRepository, least: str
+) -> None:
+    """The packs are copied here: there is room for the job's, and none for the mirror's, or none to spare."""
+    (repository.root / "big").write_bytes(os.urandom(5 * 1024**2))
+    sha = repository.commit()
+    place = base / "work"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=711", "tmpfs", place], check=True)
+    try:
+        kept = mirrors(place, KICI_MIN_FREE_BYTES=least)
+        (place / "filler").write_bytes(bytes(8 * 1024**2))
+        wanted = Checkout(f"{web.url}/git/repo/.git", sha, sha, trusted=True)
+        with workspace.opened(place, 0, None) as space:
+            await checkout.fetch(space, Remote(wanted.url, ""), wanted, kept, print)
+            assert os.statvfs(place).f_bavail * os.statvfs(place).f_frsize > 2 * 1024**2
+        assert places(base) == []
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
