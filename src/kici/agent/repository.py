@@ -95,5 +95,5 @@ async def keep_tags_at(git: Git, commits: Iterable[str]) -> None:
 
 def _write(git: Git, name: str, content: str) -> None:
     path = git.top / ".git" / name
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
     git.space.hand_over(path)
