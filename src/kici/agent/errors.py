@@ -46,6 +46,12 @@ class DiskFull(PreparationFailed):
         super().__init__(f"disk: no space left in the agent's work directory {where}; free some, or set KICI_WORK_DIR")
 
 
+class MirrorBroken(AgentError):
+    """What is kept of a repository is not as it was: never a job's error, it is thrown away and fetched anew."""
+
+    code = "mirror_broken"
+
+
 class TransferFailed(AgentError):
     """An artifact or a job's context did not get through. The message says what the orchestrator answered."""
 
