@@ -37,7 +37,7 @@ MUTATIONS = (
     Mutation(
         "a-key-is-published-twice",
         "src/kici/orchestrator/caches/entries.py",
-        "        if await self._is_taken(db, entry):\n            return Saved(False, _TAKEN)\n",
+        "        if await self._is_taken(db, entry):\n            return Outcome(False, _TAKEN)\n",
         "",
         (f"{ENTRIES}::test_of_many_that_save_one_key_at_once_one_wins_whole",),
     ),
@@ -58,7 +58,7 @@ MUTATIONS = (
     Mutation(
         "pull-requests-are-kept-where-there-is-no-room",
         "src/kici/orchestrator/caches/entries.py",
-        "if not origin.trusted and usage.trusted + meter.size > quota:",
+        "if not origin.trusted and usage.trusted + size > quota:",
         "if usage.trusted < 0:",
         (f"{ENTRIES}::test_a_pull_request_evicts_nothing_of_the_repository",),
     ),
