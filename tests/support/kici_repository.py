@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kici.engine import kici_files, lockfile
 
@@ -25,11 +26,19 @@ class KiciRepository:
     """Below `root`; each job of workflow `ci` is a list of shell commands."""
 
     def __init__(
-        self, root: Path, jobs: Mapping[str, Sequence[str]], *, grace_period_ms: int = 500, checkout: bool = True
+        self,
+        root: Path,
+        jobs: Mapping[str, Sequence[str]],
+        *,
+        grace_period_ms: int = 500,
+        checkout: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """`options`: of every job in the lock file."""
         self.root = root
         self._grace_period_ms = grace_period_ms
         self._checkout = checkout
+        self._options = options or {}
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
         self.write({"README.md": "hello\n", ".kici/workflows/ci.py": self._module(jobs)})
@@ -73,6 +82,7 @@ class KiciRepository:
                 runs_on=("linux",),
                 grace_period_ms=self._grace_period_ms,
                 checkout=self._checkout,
+                **self._options,
             )
             for name, commands in jobs.items()
         )

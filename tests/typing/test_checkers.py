@@ -56,6 +56,8 @@ REFUSED = {
         async def other(ctx: Ctx) -> None:
             ctx.annotate("info", "x")  # refused
     """,
+    "a_resource_is_misspelt": 'job("b", runs_on="linux", steps=[number], resources={"cpu": 1})  # refused',
+    "a_sandbox_is_misspelt": 'job("b", runs_on="linux", steps=[number], sandbox="isolate")  # refused',
     "a_matrix_has_no_floats": 'job("b", runs_on="linux", steps=[number], matrix={"python": [3.10]})  # refused',
     "a_step_is_no_job": 'workflow("ci", on=push(), jobs=[number])  # refused',
     "a_trigger_is_called": 'workflow("ci", on=push, jobs=[a])  # refused',

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from kici.agent.post_mortem import PostMortem
-from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
 from kici.engine import failure, timeouts
@@ -101,6 +101,7 @@ class Execution:
     def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
         self._sandbox = sandbox
         self._spec = spec
+        self._limits = spec.limits
         self._box: Box | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -156,6 +157,12 @@ class Execution:
             died = failure.of_runner(await self._box.wait(), "before it was ready")
             raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
 
+    def lower(self, limits: Limits) -> Limits:
+        """See `Box.lower`. After `prepare`."""
+        assert self._box
+        self._limits = self._box.lower(limits)
+        return self._limits
+
     async def lost(self) -> str:
         """Wait until the runner has ended; how. After `prepare`."""
         assert self._box
@@ -173,7 +180,7 @@ class Execution:
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
         self._sink, self._transfers = sink, Transfers(sink, self._send)
         self._job, self._order = start.job, StepOrder(start.job)
-        self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
+        self._post_mortem = PostMortem(start.job, self._box, self._limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())

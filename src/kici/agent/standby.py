@@ -39,6 +39,7 @@ class Place:
             workspace.opened(settings.work_dir, slot, None if uid is None else Owner(uid, uid))
         )
         spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
+        self._spec = spec
         self.execution = Execution(sandbox, spec)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())
@@ -57,6 +58,14 @@ class Place:
             await asyncio.shield(self._starting)
         except KiciError as error:
             raise PreparationFailed(f"the runner could not be started: {error}") from error
+
+    async def remake(self, sandbox: Sandbox) -> None:
+        """Put a box of another sandbox in place of the one that stood ready, around the same directory: no process of
+        any job has been in either. Raises `PreparationFailed`."""
+        await self.vacate()
+        self.execution = Execution(sandbox, self._spec)
+        self._starting = asyncio.create_task(self.execution.prepare())
+        await self.ready()
 
     async def lost(self) -> str:
         """Wait until the runner is gone, or could not be started; why."""

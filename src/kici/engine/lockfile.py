@@ -39,6 +39,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "DispatchTrigger",
     "GenericWebhookTrigger",
+    "LockAmount",
     "LockCache",
     "LockCheckout",
     "LockConcurrency",
@@ -47,7 +48,9 @@ __all__ = [
     "LockJob",
     "LockNeed",
     "LockParallel",
+    "LockResources",
     "LockRule",
+    "LockSandbox",
     "LockStep",
     "LockWorkflow",
     "ManualTrigger",
@@ -199,6 +202,31 @@ class LockCheckout(Node, frozen=True):
     """All of them; else those that point at what is fetched."""
 
 
+class LockAmount(Node, frozen=True):
+    cpu_millis: int | None = None
+    """Thousandths of a core."""
+    memory_bytes: int | None = None
+
+
+class LockResources(Node, frozen=True):
+    """A value that is absent is not asked for, or not limited."""
+
+    requests: LockAmount = LockAmount()
+    """What its agent must be able to give."""
+    limits: LockAmount = LockAmount()
+    """What all its processes may use together."""
+
+
+class LockSandbox(StrEnum):
+    """How the agent must keep the job apart; `engine.labels.of_sandbox` says which agents do."""
+
+    ISOLATED = "isolated"
+    BUBBLEWRAP = "bubblewrap"
+    CONTAINER = "container"
+    NONE = "none"
+    IMAGE_BUILD = "image-build"
+
+
 class LockJob(Node, frozen=True):
     name: str
     steps: tuple[LockStep, ...]
@@ -219,6 +247,9 @@ class LockJob(Node, frozen=True):
     grace_period_ms: int = 30_000
     retry_on_infra: Retry | None = None
     priority: int = 0
+    resources: LockResources | None = None
+    sandbox: LockSandbox | None = None
+    """Absent = whatever its agent has."""
     max_parallel: int | None = None
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False

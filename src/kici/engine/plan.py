@@ -115,7 +115,7 @@ def plan(workflow: LockWorkflow, event: Event) -> Plan:
 
 def fan_out(frame: Frame, job: LockJob, event: Event) -> Iterator[PlannedJob]:
     """The job, or its combinations, with templates expanded; `position` and `needs` are left to the caller."""
-    wanted = labels.requirement(job.runs_on, job.exclude_labels)
+    wanted = labels.of_job(job)
     if job.matrix is None and not job.include:
         yield _expanded(frame, PlannedJob(job.name, job, 0, {}, (), wanted), event)
         return
@@ -151,7 +151,7 @@ def _in_order(workflow: LockWorkflow) -> Iterator[LockJob | LockGenerator]:
 
 def _with_stand_in(workflow: LockWorkflow, of: LockJob | LockGenerator, event: Event) -> dict[str, list[PlannedJob]]:
     """The job that asks the code, and the stand-in for what comes of it."""
-    wanted = labels.requirement(of.runs_on, of.exclude_labels)
+    wanted = labels.of_job(of) if isinstance(of, LockJob) else labels.requirement(of.runs_on, of.exclude_labels)
     frame = Frame(workflow.name, workflow.env)
     init = evaluation.init_job(of)
     seed = Seed(

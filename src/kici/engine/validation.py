@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from kici.engine import evaluation, matrix, patterns, templates, trigger_problems
+from kici.engine import evaluation, matrix, patterns, resources, templates, trigger_problems
 from kici.engine.circles import circle
 from kici.engine.errors import EngineError
 from kici.engine.lifecycle import TERMINAL_JOB
@@ -90,6 +90,7 @@ def _job_problems(job: LockJob, names: Collection[str]) -> Iterator[str]:
         yield f"has max_parallel {job.max_parallel}; it is at least 1"
     if job.timeout_ms is not None and job.timeout_ms <= 0:
         yield "has a timeout that is not positive"
+    yield from resources.problems(job.resources)
     yield from (
         f"has a step {step.name!r} with a timeout that is not positive" for step in job.steps if step.timeout_ms <= 0
     )

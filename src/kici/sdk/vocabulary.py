@@ -18,7 +18,7 @@ NAMES = frozenset(
 """Importing one of these from `kici` fails with a sentence of its own."""
 
 WORKFLOW_OPTIONS = frozenset({"permissions", "registries", "approval"})
-JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "resources", "sandbox", "approval"})
+JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "approval"})
 STEP_OPTIONS = frozenset({"approval", "check", "apply", "summarize", "when_in_sync"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from kici.agent.sandbox import cgroups
-from kici.agent.sandbox.contract import Limits, SandboxUnavailable
+from kici.agent.sandbox.contract import BoxSpec, Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
+from kici.agent.sandbox.none import NoSandbox
 from kici.runner.processes import gone, is_zombie
 
 MIB = 1024**2
@@ -129,6 +131,74 @@ async def test_a_busy_box_is_held_back_by_its_cpu_limit(limited: Any) -> None:
         async with asyncio.timeout(30):
             while not throttled(boxed):
                 await asyncio.sleep(0.01)
+
+
+LATE = "echo up; read -r go <&3; "
+
+
+def quota(boxed: Any) -> str:
+    """Of the box, per 100 ms, in microseconds."""
+    texts = [
+        path.read_text().split()[0]
+        for one in members(boxed.box.pid)
+        for name in ("cpu.cfs_quota_us", "cpu.max")
+        if (path := one / name).exists()
+    ]
+    assert texts
+    return texts[0]
+
+
+async def test_memory_that_is_lowered_once_the_job_is_known_counts_from_then_on(limited: Any) -> None:
+    hog = LATE + HOG.format(mib=300, python=limited.python)
+    async with limited.running(hog, limits=Limits(memory_bytes=1024 * MIB)) as boxed:
+        assert await boxed.line() == "up"
+        assert boxed.box.lower(Limits(memory_bytes=96 * MIB)).memory_bytes == 96 * MIB
+        await boxed.tell("\n")
+        assert "Killed" in await boxed.line()
+        assert await boxed.line() == "137"
+        assert boxed.box.usage().out_of_memory_kills == 1
+
+
+async def test_processor_time_of_a_box_without_a_limit_can_be_limited_later(limited: Any) -> None:
+    async with limited.running(LATE + "while :; do :; done") as boxed:
+        assert await boxed.line() == "up"
+        assert boxed.box.lower(Limits(cpus=0.1)).cpus == 0.1
+        assert quota(boxed) == "10000"
+        await boxed.tell("\n")
+        async with asyncio.timeout(30):
+            while not throttled(boxed):
+                await asyncio.sleep(0.01)
+
+
+async def test_no_limit_is_ever_raised(limited: Any) -> None:
+    limits = Limits(memory_bytes=128 * MIB, cpus=0.5)
+    async with limited.running(LATE, limits=limits) as boxed:
+        assert await boxed.line() == "up"
+        held = boxed.box.lower(Limits(memory_bytes=512 * MIB, cpus=2))
+        assert (held.memory_bytes, held.cpus) == (128 * MIB, 0.5)
+        held = boxed.box.lower(Limits(memory_bytes=96 * MIB))
+        assert (held.memory_bytes, held.cpus) == (96 * MIB, 0.5)
+        held = boxed.box.lower(Limits(memory_bytes=100 * MIB))
+        assert (held.memory_bytes, held.cpus) == (96 * MIB, 0.5)
+        assert quota(boxed) == "50000"
+        files = ("memory.limit_in_bytes", "memory.max")
+        assert {
+            int(path.read_text()) for one in members(boxed.box.pid) for name in files if (path := one / name).exists()
+        } == {96 * MIB}
+
+
+async def test_a_box_in_no_group_says_that_nothing_holds(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "hierarchies", list)
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr("kici.agent.sandbox.none.runner_argv", lambda: ["/bin/sleep", "1000"])
+    for name in ("src", "kici", "tmp", "home"):
+        (base / name).mkdir()
+    with ours, theirs:
+        box = await NoSandbox().start(BoxSpec(0, base), theirs.fileno())
+        try:
+            assert box.lower(Limits(memory_bytes=96 * MIB, cpus=1)) == Limits()
+        finally:
+            await box.kill()
 
 
 async def test_no_group_is_left(grouped: Any) -> None:

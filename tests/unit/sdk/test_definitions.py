@@ -163,6 +163,8 @@ def test_labels_are_sorted_into_required_and_excluded() -> None:
         (lambda: anything.job("a", runs_on="linux", steps=["true"], max_parallel=True), "max_parallel is True"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], fail_fast="no"), "fail_fast is 'no'"),
         (lambda: anything.job("a\nb", runs_on="linux", steps=["true"]), "cannot be its name"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], sandbox="isolate"), r"did you mean 'isolated'\?"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], sandbox=True), "sandbox is True: write one of"),
         (lambda: anything.job(work), r"@job\(runs_on="),
         (lambda: anything.step("a", "  "), "command is empty"),
         (lambda: anything.step("a", 5), "step"),
