@@ -169,6 +169,20 @@ async def test_what_a_refused_upload_still_sends_can_be_read_by_its_caller(parts
     assert len([piece async for piece in rest]) > 10
 
 
+async def test_an_agent_holds_three_parts_at_most(parts: Parts, job: rows.Job) -> None:
+    taken: list[int] = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        sent = 0
+        async for piece in stream(bytes(19_000_000)):
+            yield piece
+            sent += len(piece)
+            taken.append(sent - sum([entry.size async for entry in parts.objects.list("caches")]))
+
+    assert await caches.save(agent_api(parts, job), "k", watched()) == ""
+    assert max(taken) <= 3 * PART
+
+
 async def test_entries_of_versions_before_parts_are_found_and_read(
     pool: Pool[Record], parts: Parts, job: rows.Job
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
+from kici.orchestrator.caches import parts
 from kici.orchestrator.caches.end_uploads import EndUploads, Pass, Settings
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts
@@ -156,6 +158,19 @@ async def test_a_part_that_breaks_off_is_not_there(
 
     with pytest.raises(OSError, match="cable"):
         await uploads.put(job, 1, upload_id, 0, broken())
+    assert await lying(objects) == []
+
+
+async def test_a_part_that_does_not_come_to_its_end_is_not_waited_for(
+    uploads: Uploads, objects: ObstoreObjects, job: str, upload_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"half"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(parts, "PART_LASTS", timedelta(milliseconds=10))
+    with pytest.raises(Unavailable, match="part 0 did not come within"):
+        await uploads.put(job, 1, upload_id, 0, endless())
     assert await lying(objects) == []
 
 

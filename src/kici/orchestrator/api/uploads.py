@@ -10,7 +10,7 @@ from litestar.params import Body, FromPath, FromQuery
 
 from kici.orchestrator.api import parameters
 from kici.orchestrator.api.attempts import attempt_of
-from kici.orchestrator.caches.parts import URLS_AT_ONCE
+from kici.orchestrator.caches.parts import URLS_AT_FIRST, URLS_AT_ONCE
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.identity.access import Access
 from kici.wire import api
@@ -33,7 +33,7 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         begun = await uploads.begin(job.job_id, attempt, data.kind, data.name)
         if begun.upload is None:
             return api.UploadBegun(reason=begun.reason)
-        urls = await uploads.urls(job.job_id, attempt, begun.upload.id, 0, URLS_AT_ONCE)
+        urls = await uploads.urls(job.job_id, attempt, begun.upload.id, 0, URLS_AT_FIRST)
         return api.UploadBegun(begun.upload.id, "", begun.upload.part_bytes, urls)
 
     @post(f"{_ONE}/urls", status_code=200)

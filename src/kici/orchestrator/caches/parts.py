@@ -14,12 +14,14 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from kici.orchestrator.caches import metrics
-from kici.orchestrator.errors import Invalid, TooLarge
+from kici.orchestrator.errors import Invalid, TooLarge, Unavailable
 from kici.orchestrator.objects import keys
 from kici.orchestrator.objects.contract import Method, ObjectNotFound, Objects
 
 PART_BYTES: Final = 8 * 1024 * 1024
 URLS_AT_ONCE: Final = 16
+URLS_AT_FIRST: Final = 4
+"""When an upload begins, whose size nobody knows."""
 URL_LASTS: Final = timedelta(minutes=15)
 """A signed address; whoever needs longer asks for another one."""
 PART_LASTS: Final = timedelta(minutes=10)
@@ -83,14 +85,17 @@ class Parts:
 
     async def put(self, object_key: str, number: int, data: AsyncIterable[bytes], limit: int) -> None:
         """Store one part of up to `limit` bytes. Raises `TooLarge` or `Unavailable`."""
-        async with self._room, asyncio.timeout(PART_LASTS.total_seconds()):
-            pieces, size = [], 0
-            async for piece in data:
-                size += len(piece)
-                if size > limit:
-                    raise TooLarge(f"part {number} has more than {limit:,} bytes")
-                pieces.append(piece)
-            await self._objects.put(keys.part(object_key, number), b"".join(pieces))
+        try:
+            async with self._room, asyncio.timeout(PART_LASTS.total_seconds()):
+                pieces, size = [], 0
+                async for piece in data:
+                    size += len(piece)
+                    if size > limit:
+                        raise TooLarge(f"part {number} has more than {limit:,} bytes")
+                    pieces.append(piece)
+                await self._objects.put(keys.part(object_key, number), b"".join(pieces))
+        except TimeoutError:
+            raise Unavailable(f"part {number} did not come within {PART_LASTS}: send it again") from None
         metrics.PARTS.labels("up", "through").inc()
 
     def read_part(self, stored: Stored, number: int) -> AsyncIterator[bytes]:
