@@ -31,6 +31,13 @@ class Cutter:
         assert self._server
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def close(self) -> None:
+        """What is open is cut, and nobody gets through until there is another target."""
+        self.target = 1
+        self.cuts += len(self._tasks)
+        for task in self._tasks:
+            task.cancel()
+
     async def __aenter__(self) -> Cutter:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return self

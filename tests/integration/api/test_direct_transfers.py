@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -132,6 +133,37 @@ async def test_an_agent_that_cannot_reach_the_bucket_goes_through_the_orchestrat
     assert (remark["store"], "X-Amz" in str(logs)) == ("127.0.0.1", False)
     assert await read(api) == DATA
     assert through() == before + 6
+
+
+async def test_while_the_bucket_is_down_for_everybody_the_agent_waits_and_then_goes_on(
+    pool: Pool[Record], database_url: str, tmp_path: Path, server: Served, parts: Parts, job: rows.Job, cutter: Cutter
+) -> None:
+    """The orchestrator, too, reaches it over the wire that is cut."""
+    settings = Settings(
+        storage_type="s3",
+        storage_bucket=server.bucket,
+        storage_region="us-east-1",
+        storage_endpoint=cutter.url,
+        storage_prefix=f"test-{uuid.uuid4().hex}",
+    )
+    port = cutter.target
+
+    async def down_for_a_while(api: JobApi) -> AsyncIterator[bytes]:
+        async for piece in stream(DATA[: PART + 1]):
+            yield piece
+        cutter.close()
+        for start in range(PART + 1, len(DATA), PART // 2):
+            yield DATA[start : start + PART // 2]
+        async with asyncio.timeout(60):
+            while api.direct:
+                await asyncio.sleep(0.01)
+        cutter.target = port
+
+    async with serve(pool, database_url, tmp_path, storage=settings, tokens=False) as cut_off:
+        api = agent_api(cut_off, job)
+        assert await caches.save(api, "k", down_for_a_while(api)) == ""
+        assert not api.direct
+        assert await read(api) == DATA
 
 
 async def test_the_address_of_a_part_stands_in_no_log(api: JobApi, caplog: pytest.LogCaptureFixture) -> None:
