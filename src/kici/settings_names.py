@@ -22,6 +22,7 @@ AGENT: Final = (
     "KICI_JOB_MEMORY",
     "KICI_JOB_CPUS",
     "KICI_JOB_PIDS",
+    "KICI_JOB_DISK",
     "KICI_WORK_DIR",
     "KICI_CA_BUNDLE",
     "KICI_MAX_LOG_SIZE_BYTES",

@@ -33,12 +33,14 @@ class KiciRepository:
         grace_period_ms: int = 500,
         checkout: bool = True,
         options: Mapping[str, Any] | None = None,
+        registries: tuple[lockfile.LockRegistry, ...] = (),
     ) -> None:
         """`options`: of every job in the lock file."""
         self.root = root
         self._grace_period_ms = grace_period_ms
         self._checkout = checkout
         self._options = options or {}
+        self.registries = registries
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
         self.write({"README.md": "hello\n", ".kici/workflows/ci.py": self._module(jobs)})
@@ -87,7 +89,9 @@ class KiciRepository:
             for name, commands in jobs.items()
         )
         place = lockfile.SourceLocation(".kici/workflows/ci.py")
-        workflow = lockfile.LockWorkflow("ci", place, "ci", "0" * 64, triggers=(), jobs=locked)
+        workflow = lockfile.LockWorkflow(
+            "ci", place, "ci", "0" * 64, triggers=(), jobs=locked, registries=self.registries
+        )
         self.write({lockfile.PATH: lockfile.encode(lockfile.LockFile(1, "0" * 64, files, (workflow,))).decode()})
 
     def _module(self, jobs: Mapping[str, Sequence[str]]) -> str:

@@ -21,7 +21,14 @@ from kici.orchestrator.store.embedded import EmbeddedPostgres
 from kici.orchestrator.store.postgres import binaries
 from kici.orchestrator.store.postgres.binaries import Binaries
 
-QUICK = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "shared_buffers": "32MB"}
+QUICK = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "256MB",
+}
 """A test server may lose everything with the machine."""
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 1024**3

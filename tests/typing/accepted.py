@@ -51,6 +51,7 @@ from kici import (
     parallel,
     pr,
     push,
+    registry,
     rule,
     schedule,
     setup,
@@ -336,3 +337,10 @@ job("wide", runs_on="linux", resources={"requests": {"cpus": 0.5}, "limits": {"m
 job("high", runs_on="linux", resources=Resources(requests={"memory": "1g"}, limits={"memory": "4g"}), steps=["make"])
 job("kept", runs_on="linux", sandbox="isolated", steps=["make"])
 job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="recursive"), steps=["make"])
+
+workflow(
+    "packages", jobs=[job("a", runs_on="linux", steps=["true"])], registries=[registry("https://h/s", token_secret="T")]
+)
+
+workflow("few", jobs=[job("a", runs_on="linux", steps=["true"])], permissions={"caches": "read", "events": "write"})
+workflow("read", jobs=[job("a", runs_on="linux", steps=["true"])], permissions="read-all")

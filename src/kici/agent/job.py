@@ -232,7 +232,9 @@ class Job:
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
-        self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
+        self._has_packages = await self._shop.dependencies.prepare(
+            space, files, await known, self._reporter.say, locked.workflow.registries
+        )
         if locked.job.checkout:
             await checkout.work_tree(git, source, wanted, locked.job.checkout, self._reporter.say)
             self._reporter.say(f"checked out {wanted.sha}")
@@ -262,7 +264,11 @@ class Job:
             module=locked.workflow.source.file.removeprefix(PATH.partition("/")[0] + "/"),
             export=locked.workflow.export,
             context=known,
-            job=msgspec.structs.replace(locked.job, timeout_ms=self._limit_ms or locked.job.timeout_ms),
+            job=msgspec.structs.replace(
+                locked.job,
+                timeout_ms=self._limit_ms or locked.job.timeout_ms,
+                permissions=locked.workflow.permissions,
+            ),
             env=environment.of_job(
                 known,
                 sha=self._dispatch.checkout.sha,

@@ -14,7 +14,7 @@ import structlog
 
 import kici
 from kici import settings_names
-from kici.agent import ca_bundle, facts, job_limits, own_id, own_log, workspace
+from kici.agent import ca_bundle, facts, job_disk, job_limits, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.dependencies import Dependencies, clear_unfinished
@@ -62,6 +62,7 @@ environment, tells hop by hop whether the agent would work here, and for what fa
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
+  KICI_JOB_DISK            what a job's directory may hold, like 20GiB (no limit)
   KICI_WORK_DIR            where jobs run
   KICI_CA_BUNDLE           certificate authorities, a PEM file
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
@@ -89,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, meant in settings_names.misspelt(os.environ, settings_names.AGENT):
             log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
         facts.check_tools()
+        if settings.job_disk is not None:
+            job_disk.check()
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):

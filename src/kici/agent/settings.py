@@ -53,6 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     job_cpus: Annotated[float, msgspec.Meta(ge=0.01, le=4096)] | None = None
     job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
     """None = `cgroups.DEFAULT_PIDS` where that can be had."""
+    job_disk: int | None = None
+    """Bytes that a job's directory may hold, the checkout included; None = no limit."""
     work_dir: Path = Path()
     ca_bundle: Path | None = None
     """Certificate authorities, in PEM: all that count, in place of the machine's."""
@@ -134,8 +136,9 @@ def load(environ: MutableMapping[str, str]) -> Settings:
     ):
         if name in values:
             values[name] = given[name].lower()
-    if "job_memory" in values:
-        values["job_memory"] = _bytes("KICI_JOB_MEMORY", given["job_memory"])
+    for name in ("job_memory", "job_disk"):
+        if name in values:
+            values[name] = _bytes(f"KICI_{name.upper()}", given[name])
     for name in values:
         _convert({name: values[name]}, name)
     settings = msgspec.convert(values, Settings, strict=False)

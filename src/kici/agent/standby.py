@@ -40,17 +40,18 @@ class Place:
         )
         spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
         self._spec = spec
-        self.execution = Execution(sandbox, spec)
+        self.execution = Execution(sandbox, spec, disk_bytes=settings.job_disk)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def is_whole(self) -> bool:
-        """False once it is being closed, or something has removed its directory: one in `/tmp` may be tidied away."""
+        """False once it is being closed, its runner is stopped or does not answer, or something has removed its
+        directory: one in `/tmp` may be tidied away."""
         space = self.space
         parts = (space.root, space.src, space.kici, space.packages, space.tmp, space.home)
-        return self._closing is None and all(part.is_dir() for part in parts)
+        return self._closing is None and all(part.is_dir() for part in parts) and not self.execution.is_silent
 
     async def ready(self) -> None:
         """Wait until the runner waits for its job. Raises `PreparationFailed`."""

@@ -39,6 +39,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "DispatchTrigger",
     "GenericWebhookTrigger",
+    "Level",
     "LockAmount",
     "LockCache",
     "LockCheckout",
@@ -48,6 +49,7 @@ __all__ = [
     "LockJob",
     "LockNeed",
     "LockParallel",
+    "LockRegistry",
     "LockResources",
     "LockRule",
     "LockSandbox",
@@ -217,6 +219,14 @@ class LockResources(Node, frozen=True):
     """What all its processes may use together."""
 
 
+class Level(StrEnum):
+    """Of a permission; each lets what stands before it."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+
+
 class LockSandbox(StrEnum):
     """How the agent must keep the job apart; `engine.labels.of_sandbox` says which agents do."""
 
@@ -250,6 +260,8 @@ class LockJob(Node, frozen=True):
     resources: LockResources | None = None
     sandbox: LockSandbox | None = None
     """Absent = whatever its agent has."""
+    permissions: dict[str, Level] | None = None
+    """Of its workflow: `engine.plan` puts them here. No job has its own."""
     max_parallel: int | None = None
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False
@@ -276,6 +288,16 @@ class LockGenerator(Node, frozen=True):
     location: SourceLocation | None = None
 
 
+class LockRegistry(Node, frozen=True):
+    """A private index that the workflow's own packages come from."""
+
+    url: str
+    token_secret: str
+    """Name of the secret that holds the token, never the token."""
+    name: str | None = None
+    """Of the index in `.kici/pyproject.toml`; absent = the one with this address."""
+
+
 class LockWorkflow(Node, frozen=True):
     name: str
     source: SourceLocation
@@ -292,6 +314,9 @@ class LockWorkflow(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None
     timeout_ms: int | None = None
+    permissions: dict[str, Level] | None = None
+    """What its jobs may do through the orchestrator, see `engine.permissions`; absent = everything."""
+    registries: tuple[LockRegistry, ...] = ()
     hash_files: tuple[str, ...] = ()
     """Globs over the repository's files, as the author wrote them."""
     hashed_files: dict[str, str] = field(default_factory=dict)

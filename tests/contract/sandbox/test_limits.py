@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from kici.agent.process_tree import new_tree
 from kici.agent.sandbox import cgroups
-from kici.agent.sandbox.contract import BoxSpec, Limits, SandboxUnavailable
+from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
-from kici.agent.sandbox.none import NoSandbox
 from kici.runner.processes import gone, is_zombie
 
 MIB = 1024**2
@@ -66,7 +65,11 @@ async def test_a_box_without_limits_has_used_something(limited: Any) -> None:
     assert boxed.box.usage().peak_memory_bytes >= used.peak_memory_bytes
 
 
-async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(limited: Any) -> None:
+async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(
+    limited: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing of it is left where the agent works: podman's monitor writes a file."""
+    monkeypatch.chdir(tmp_path)
     async with (
         limited.running("echo up; read -r go <&3; echo on", slot=1) as neighbour,
         limited.running(HOG.format(mib=300, python=limited.python), limits=Limits(memory_bytes=96 * MIB)) as boxed,
@@ -80,6 +83,7 @@ async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_p
         await neighbour.line()
         await neighbour.tell("\n")
         assert await neighbour.line() == "on"
+    assert list(tmp_path.iterdir()) == []
     assert used.out_of_memory_kills == 1
     assert 80 * MIB < used.peak_memory_bytes <= 96 * MIB
 
@@ -187,18 +191,9 @@ async def test_no_limit_is_ever_raised(limited: Any) -> None:
         } == {96 * MIB}
 
 
-async def test_a_box_in_no_group_says_that_nothing_holds(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_box_in_no_group_says_that_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "hierarchies", list)
-    ours, theirs = socket.socketpair()
-    monkeypatch.setattr("kici.agent.sandbox.none.runner_argv", lambda: ["/bin/sleep", "1000"])
-    for name in ("src", "kici", "tmp", "home"):
-        (base / name).mkdir()
-    with ours, theirs:
-        box = await NoSandbox().start(BoxSpec(0, base), theirs.fileno())
-        try:
-            assert box.lower(Limits(memory_bytes=96 * MIB, cpus=1)) == Limits()
-        finally:
-            await box.kill()
+    assert new_tree().lower(Limits(memory_bytes=96 * MIB, cpus=1)) == Limits()
 
 
 async def test_no_group_is_left(grouped: Any) -> None:

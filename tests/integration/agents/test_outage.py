@@ -16,7 +16,7 @@ from tests.support import coordinator
 from tests.support.coordinator import Coordinator
 from tests.support.fake_agent import agents, beating
 from tests.support.locks import job
-from tests.support.postgres import reachable_folder
+from tests.support.postgres import memory, reachable_folder
 from tests.support.runs import make_run
 from tests.support.services import until
 
@@ -25,7 +25,7 @@ TTL = timedelta(seconds=2)
 
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedPostgres]:
-    with reachable_folder() as folder:
+    with reachable_folder(memory()) as folder:
         server = EmbeddedPostgres(Path(folder))
         await server.start()
         try:

@@ -382,6 +382,29 @@ def test_in_a_sandbox_the_same_workflow_runs_without_the_host(repository: Reposi
     assert [logged[0], logged[1], *logged[-3:]] == ["1", "here", "gone", "/work/src", "/work/home"]
 
 
+def test_the_permissions_of_a_workflow_count_here_too(repository: Repository) -> None:
+    repository.workflow("""
+        @job(runs_on="linux")
+        async def sends(ctx: Ctx) -> None:
+            from pathlib import Path
+            Path("out").write_text("x")
+            await ctx.artifacts.upload("out", "out")
+
+        @job(runs_on="linux")
+        async def emits(ctx: Ctx) -> None:
+            await ctx.emit("built", {})
+
+        ci = workflow("ci", on=push(), jobs=[sends, emits], permissions={"artifacts": "write"})
+    """)
+    document = repository.document()
+    sends, emits = document["workflows"][0]["jobs"]
+    assert (sends["status"], emits["status"]) == ("success", "failed")
+    assert (
+        "the workflow 'ci' gives its jobs no permission to emit events: permissions={'events': 'write'} does"
+        in emits["error"]
+    )
+
+
 def test_a_sandbox_that_a_job_asks_for_is_had_where_it_can_be_and_else_told(repository: Repository) -> None:
     repository.workflow("""
         kept = job("kept", runs_on="linux", sandbox="isolated", steps=["pwd"])

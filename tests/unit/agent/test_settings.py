@@ -68,6 +68,8 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_JOB_MEMORY": "lots"},
         {"KICI_JOB_MEMORY": "4GB"},
         {"KICI_JOB_MEMORY": "1MiB"},
+        {"KICI_JOB_DISK": "20GB"},
+        {"KICI_JOB_DISK": "1MiB"},
         {"KICI_JOB_CPUS": "0"},
         {"KICI_JOB_CPUS": "nan"},
         {"KICI_JOB_PIDS": "3"},
@@ -135,6 +137,8 @@ def test_limits_of_a_job_are_sizes_and_numbers() -> None:
     assert load(URL | given).limits == Limits(memory_bytes=4 * 1024**3, cpus=1.5, pids=2000)
     assert load(URL | {"KICI_JOB_MEMORY": "134217728"}).limits == Limits(memory_bytes=128 * 1024**2)
     assert load(dict(URL)).limits == Limits()
+    assert load(dict(URL)).job_disk is None
+    assert load(URL | {"KICI_JOB_DISK": "20GiB"}).job_disk == 20 * 1024**3
 
 
 def test_a_work_directory_that_podman_cannot_mount_is_refused_at_the_start() -> None:

@@ -199,7 +199,7 @@ def test_the_compiler_gets_every_refusal_with_its_line(noted: list[problems.Refu
     assert len(noted) == 4
 
 
-@pytest.mark.parametrize("name", ["registry", "only_on_first_host"])
+@pytest.mark.parametrize("name", ["fixture", "only_on_first_host"])
 def test_a_name_that_comes_later_says_so(name: str) -> None:
     with pytest.raises(ImportError, match=f"kici has no '{name}' yet"):
         getattr(kici, name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from kici.agent import job_limits, workspace
+from kici.agent import job_disk, job_limits, workspace
 from kici.agent.check import trial
 from kici.agent.check.hop import Finding, Hop, fail, in_thread, ok, warn
 from kici.agent.check.known import Known
@@ -45,9 +45,17 @@ async def slots(known: Known) -> Finding:
 
 async def limits(known: Known) -> Finding:
     wanted = known.limits = job_limits.limited(known.settings).limits
+    disk_bytes = known.settings.job_disk
+    if disk_bytes is not None:
+        job_disk.check()
     told = ", ".join(
         f"{name} {'no limit' if value is None else f'{value:,}'}"
-        for name, value in (("memory", wanted.memory_bytes), ("cpus", wanted.cpus), ("processes", wanted.pids))
+        for name, value in (
+            ("memory", wanted.memory_bytes),
+            ("cpus", wanted.cpus),
+            ("processes", wanted.pids),
+            ("disk", disk_bytes),
+        )
     )
     if known.choice.sandbox.name == "container":
         return ok(f"{told}; podman sets them")

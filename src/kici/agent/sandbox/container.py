@@ -41,7 +41,7 @@ _UID = slot_users.FIRST_UID
 """Of a root agent's steps, inside. No image has this user."""
 _MASKED = "/sys/fs:/sys/kernel"
 """With the host's network there is the host's `/sys`, and all that is mounted in it: a user namespace may mount its own
-with a network of its own only."""
+with a network of its own only. Without root podman shows the host's control groups in any case, of version 1."""
 _SHM_BYTES = 1024**3
 _START_S = 60.0
 _KILL_S = 30.0
@@ -53,6 +53,8 @@ _PROBE = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); import kici.runner.job, shutil; "
     "sys.exit(0 if shutil.which('bash') else 'it has no bash on its PATH')"
 )
+_IN_DIRECTORY = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "kici-podman")
+"""podman's monitor writes a file `oom` to the directory that it was started in: one that is gone by then."""
 _WATCH = 'read -r _ <&3; for _ in 1 2 3; do "$1" rm --force --time=0 --ignore "$2"; sleep 1; done'
 
 
@@ -100,7 +102,7 @@ class ContainerSandbox:
                 pid_file, profile = Path(directory) / "pid", Path(directory) / "seccomp.json"
                 profile.write_bytes(self._seccomp)
                 arguments = [*self._arguments(spec, box.name, pid_file, profile), *command]
-                await box.start(arguments, socket, pid_file)
+                await box.start([*_IN_DIRECTORY, directory, *arguments], socket, pid_file)
         except BaseException:
             await asyncio.shield(asyncio.create_task(box.kill()))
             raise
@@ -113,7 +115,9 @@ class ContainerSandbox:
         yield from ("--cap-drop=all", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false")
         yield f"--security-opt=seccomp={profile}"
         yield from ("--pid=private", "--ipc=private", "--uts=private", "--cgroupns=private", "--http-proxy=false")
-        yield from ("--network=host", f"--security-opt=mask={_MASKED}") if spec.network else ("--network=none",)
+        yield f"--network={'host' if spec.network else 'none'}"
+        if spec.network or not self._root:
+            yield f"--security-opt=mask={_MASKED}"
         if self._root:
             uid, users = _UID, user_namespace.range_of(spec.slot)
             yield from (f"--{kind}map=0:{users.first}:{users.count}" for kind in ("uid", "gid"))

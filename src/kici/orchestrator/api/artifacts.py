@@ -12,7 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.api.downloads import described
 from kici.orchestrator.api.runs import existing
@@ -32,6 +32,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
     ) -> api.Download:
         """An artifact of the same run."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "artifacts", permitted.READ)
         found = await artifacts.find(job.run_id, name)
         return await described(artifacts.parts, found, found.name)
 

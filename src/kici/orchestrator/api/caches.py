@@ -11,7 +11,7 @@ from litestar import Request, Response, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.api.downloads import described
 from kici.orchestrator.caches.entries import Caches
@@ -39,6 +39,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         """The entry with this key, else the newest whose key begins with the first prefix of `restore` that finds one.
         204: there is none."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.READ)
         found = await caches.find(job.job_id, attempt, key, restore or ())
         if found is None:
             return Response(None, status_code=204)
@@ -53,6 +54,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
     ) -> api.CacheChecked:
         """For an entry that did not arrive whole: its object is read, and the entry removed if it is damaged."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.READ)
         wanted = parameters.uuid_of(entry, "cache entry")
         return api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
 

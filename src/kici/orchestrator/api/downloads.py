@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, FromPath, FromQuery
 from litestar.response import Stream
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.caches import metrics, parts
 from kici.orchestrator.caches.artifacts import Artifacts
@@ -27,6 +27,7 @@ Kind = Literal["artifact", "cache"]
 
 def routes(access: Access, stored: Parts, artifacts: Artifacts, caches: Caches) -> list[HTTPRouteHandler]:
     async def found(job: JobPrincipal, attempt: int, kind: Kind, entry: str) -> Artifact | Entry:
+        permitted.require(job, f"{kind}s", permitted.READ)
         if kind == "artifact":
             return await artifacts.by_id(job.run_id, parameters.uuid_of(entry, "artifact"))
         return await caches.by_id(job.job_id, attempt, parameters.uuid_of(entry, "cache entry"))

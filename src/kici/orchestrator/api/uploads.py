@@ -8,7 +8,7 @@ from litestar import Request, delete, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, FromPath, FromQuery
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.caches.parts import URLS_AT_FIRST, URLS_AT_ONCE
 from kici.orchestrator.caches.uploads import Uploads
@@ -30,6 +30,9 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         """To be asked before anything is sent: an entry that is there already is not sent. 409: another job of the run
         has given the artifact's name, or the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(
+            job, f"{data.kind}s", permitted.WRITE
+        )  # the rest is for an upload that this attempt has begun
         begun = await uploads.begin(job.job_id, attempt, data.kind, data.name)
         if begun.upload is None:
             return api.UploadBegun(reason=begun.reason)

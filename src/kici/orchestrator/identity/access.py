@@ -64,6 +64,9 @@ class JobPrincipal(Struct, frozen=True):
     attempt: int
     session_id: str | None
     repository: str
+    workflow: str
+    permissions: dict[str, str] | None
+    """Of its workflow; None = everything."""
 
 
 class Access:
@@ -121,7 +124,15 @@ class Access:
                 found = await tokens.find_job(db, digest(request_token))
         if found is None:
             raise Unauthorized("the job token is not valid, or its job has ended")
-        return JobPrincipal(found.job_id, found.run_id, found.attempt, found.session_id, found.repository)
+        return JobPrincipal(
+            found.job_id,
+            found.run_id,
+            found.attempt,
+            found.session_id,
+            found.repository,
+            found.workflow,
+            found.permissions,
+        )
 
     def _due(self, token_id: str) -> bool:
         now = time.monotonic()
