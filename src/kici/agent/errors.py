@@ -58,5 +58,17 @@ class TransferFailed(AgentError):
     code = "transfer_failed"
 
 
+class NoAnswer(TransferFailed):
+    """Nobody was there, or the connection ended: it may be tried again."""
+
+    code = "no_answer"
+
+
+class Damaged(TransferFailed):
+    """What arrived is not what was sent once."""
+
+    code = "damaged"
+
+
 def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
