@@ -30,9 +30,8 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         """To be asked before anything is sent: an entry that is there already is not sent. 409: another job of the run
         has given the artifact's name, or the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
-        permitted.require(
-            job, f"{data.kind}s", permitted.WRITE
-        )  # the rest is for an upload that this attempt has begun
+        # The other routes are for an upload that this attempt has begun, and so was permitted to.
+        permitted.require(job, f"{data.kind}s", permitted.WRITE)
         begun = await uploads.begin(job.job_id, attempt, data.kind, data.name)
         if begun.upload is None:
             return api.UploadBegun(reason=begun.reason)
