@@ -24,8 +24,9 @@ up: $(VENV)/run ## start an orchestrator, its database and an agent; Ctrl-C stop
 	@$(BIN)/kici up
 
 ##@ Develop
+# Tests wait for processes about as long as they compute, so three share two cores.
 test: $(VENV)/dev ## every test (ARGS="-k name" narrows)
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not proof" $(ARGS)
+	@$(BIN)/pytest -n 3 --dist worksteal -m "not proof" $(ARGS)
 
 check: $(VENV)/dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check $(CODE)

@@ -6,7 +6,10 @@ from tests.mutants.mutation import STORE, Mutation
 
 SECRETS = "integration/api/test_secret_outputs.py"
 EMIT = "integration/api/test_emit.py"
+PERMISSIONS = "integration/api/test_permissions.py"
 ENTRIES = "integration/caches/test_entries.py"
+UPLOADS = "integration/caches/test_uploads.py"
+CACHES = "src/kici/orchestrator/caches"
 
 MUTATIONS = (
     Mutation(
@@ -35,9 +38,30 @@ MUTATIONS = (
         (f"{SECRETS}::test_of_one_name_the_later_job_in_needs_wins",),
     ),
     Mutation(
+        "a-job-that-a-generator-makes-gives-itself-permissions",
+        "src/kici/engine/plan.py",
+        "        job = replace(job, permissions=frame.permissions)\n",
+        "        job = replace(job, permissions=job.permissions or frame.permissions)\n",
+        ("unit/engine/test_permissions.py::test_a_job_that_a_generator_makes_cannot_give_itself_more",),
+    ),
+    Mutation(
+        "events-are-emitted-without-permission",
+        "src/kici/orchestrator/api/emit.py",
+        '        permitted.require(job, "events", permitted.WRITE)\n',
+        "",
+        (f"{PERMISSIONS}::test_an_attempt_may_do_what_its_workflow_says_and_else_is_told_what_it_would_have_to_say",),
+    ),
+    Mutation(
+        "a-limit-is-raised",
+        "src/kici/agent/sandbox/cgroups.py",
+        "if value is None or (before is not None and value >= before):",
+        "if value is None:",
+        ("contract/sandbox/test_limits.py::test_no_limit_is_ever_raised",),
+    ),
+    Mutation(
         "a-key-is-published-twice",
         "src/kici/orchestrator/caches/entries.py",
-        "        if await self._is_taken(db, entry):\n            return Saved(False, _TAKEN)\n",
+        "        if await self._is_taken(db, entry):\n            return Outcome(False, _TAKEN)\n",
         "",
         (f"{ENTRIES}::test_of_many_that_save_one_key_at_once_one_wins_whole",),
     ),
@@ -58,7 +82,7 @@ MUTATIONS = (
     Mutation(
         "pull-requests-are-kept-where-there-is-no-room",
         "src/kici/orchestrator/caches/entries.py",
-        "if not origin.trusted and usage.trusted + meter.size > quota:",
+        "if not origin.trusted and usage.trusted + size > quota:",
         "if usage.trusted < 0:",
         (f"{ENTRIES}::test_a_pull_request_evicts_nothing_of_the_repository",),
     ),
@@ -68,5 +92,40 @@ MUTATIONS = (
         """and key collate "C" = $4""",
         """and key collate "C" = $4 or key = $4""",
         (f"{ENTRIES}::test_another_repository_and_another_source_of_the_same_name_find_nothing",),
+    ),
+    Mutation(
+        "an-upload-is-published-without-its-parts",
+        f"{CACHES}/parts.py",
+        "if found != expected:",
+        "if False:",
+        (f"{UPLOADS}::test_what_does_not_lie_there_as_announced_is_not_published_and_can_be_sent_again",),
+    ),
+    Mutation(
+        "uploads-are-anybodys",
+        f"{STORE}/uploads.py",
+        "from uploads where id = $1 and job_id = $2 and attempt = $3",
+        "from uploads where id = $1 and $2::uuid is not null and $3::int > 0",
+        (f"{UPLOADS}::test_of_another_attempt_and_of_another_job_there_is_no_such_upload",),
+    ),
+    Mutation(
+        "an-upload-is-completed-twice",
+        f"{CACHES}/uploads.py",
+        "if held.state != OPEN:",
+        "if False:",
+        (f"{UPLOADS}::test_completed_twice_is_once",),
+    ),
+    Mutation(
+        "what-is-published-goes-with-its-session",
+        f"{CACHES}/end_uploads.py",
+        "if not one.published:",
+        "if True:",
+        (f"{UPLOADS}::test_what_is_published_outlives_its_session",),
+    ),
+    Mutation(
+        "parts-may-be-of-any-length",
+        f"{CACHES}/parts.py",
+        "                if size > limit:\n",
+        "                if size < 0:\n",
+        (f"{UPLOADS}::test_a_part_has_a_number_from_0_and_at_most_so_many_bytes",),
     ),
 )

@@ -29,7 +29,7 @@ from kici.wire.agent import (
 )
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Orchestrator:

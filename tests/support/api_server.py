@@ -18,6 +18,7 @@ from kici.orchestrator.api import (
     agents,
     artifacts,
     caches,
+    downloads,
     emit,
     event_log,
     job_context,
@@ -27,10 +28,13 @@ from kici.orchestrator.api import (
     runs,
     secret_outputs,
     stream,
+    uploads,
     workflows,
 )
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.entries import Caches, Limits
+from kici.orchestrator.caches.parts import Parts as StoredParts
+from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.dispatch.orders import Place
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.identity.tokens import digest
@@ -92,13 +96,19 @@ def client(url: str, token: str) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIterator[Parts]:
-    for role, token in TOKENS.items():
+async def serve(
+    pool: Pool[Record], database_url: str, folder: Path, *, storage: Settings | None = None, tokens: bool = True
+) -> AsyncIterator[Parts]:
+    """`storage`: where objects lie; by default in `folder`. `tokens`: of people, which the first server makes."""
+    for role, token in TOKENS.items() if tokens else ():
         await pool.execute(
             "insert into admin_tokens (token_hash, label, role) values ($1, $2, $2)", digest(token), role
         )
-    objects = open_objects(Settings(storage_fs_path=folder / "objects"))
+    objects = open_objects(storage or Settings(storage_fs_path=folder / "objects"))
     access, notifier, listener, lifecycle = Access(pool), Notifier(pool), Listener(database_url), Lifecycle()
+    stored = StoredParts(objects, direct=True)
+    artifact_store = Artifacts(pool, stored, max_bytes=20_000_000)
+    cache_store = Caches(pool, stored, Limits(quota_bytes=20_000_000))
     writer = LogWriter(pool, notifier)
     outputs = SecretOutputs(KeyRing({1: bytes(32)}))
     compactor = CompactLogs(pool, objects, listener, notifier, CompactSettings())
@@ -117,8 +127,10 @@ async def serve(pool: Pool[Record], database_url: str, folder: Path) -> AsyncIte
                     *agents.routes(pool, access),
                     *workflows.routes(pool, access),
                     *event_log.routes(pool, access),
-                    *artifacts.routes(pool, access, Artifacts(pool, objects, max_bytes=20_000_000)),
-                    *caches.routes(pool, access, Caches(pool, objects, Limits(quota_bytes=20_000_000))),
+                    *artifacts.routes(pool, access, artifact_store),
+                    *caches.routes(pool, access, cache_store),
+                    *uploads.routes(access, Uploads(pool, stored, [artifact_store, cache_store])),
+                    *downloads.routes(access, stored, artifact_store, cache_store),
                     *emit.routes(pool, access, notifier),
                     *job_context.routes(pool, access, Place("http://kici.test"), outputs),
                     *secret_outputs.routes(pool, access, outputs),

@@ -37,6 +37,8 @@ class Web:
         """What requests for repositories are answered with; 0 = as they should be."""
         self.git_protocol_0 = False
         """As servers that give no commit by its name."""
+        self.git_bytes = 0
+        """That git's own server has answered with so far."""
         self.cut_answers = 0
         """So many answers with packs more end in the middle."""
         self.lfs: dict[str, bytes] = {}
@@ -154,6 +156,7 @@ class Web:
             timeout=30,
         )
         head, _, answer = done.stdout.partition(b"\r\n\r\n")
+        self.git_bytes += len(answer)
         headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
         request.send_response(int(headers.pop("Status", "200").split()[0]))
         for name, value in headers.items():

@@ -1,35 +1,35 @@
-"""Artifacts travel as one stream of bytes (a tar made and unpacked by the runner), never whole in memory."""
+"""Artifacts travel as a stream of bytes (a tar made and unpacked by the runner), cut into parts, never whole in
+memory."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
-from kici.agent.errors import TransferFailed
-from kici.agent.job_api import JobApi, check
+import msgspec
 
-PIECE_BYTES = 262_144
+from kici.agent import download as downloads
+from kici.agent import upload as uploads
+from kici.agent.errors import Damaged, TransferFailed
+from kici.agent.job_api import JobApi
+from kici.wire.api import Download
 
 
 async def upload(api: JobApi, name: str, data: AsyncIterator[bytes]) -> None:
     """Raises `TransferFailed`. It is stored whole or not at all; the orchestrator shows it to others when it is."""
-    async with api.client() as client:
-        response = await client.put(_url(api, name), content=data)
-        await check(response, f"artifact {name!r} was not stored")
+    what = f"artifact {name!r} was not stored"
+    refused = await uploads.upload(api, "artifact", name, data, what)
+    if refused:
+        raise TransferFailed(f"{what}: {refused}")
 
 
 async def download(api: JobApi, name: str) -> AsyncIterator[bytes]:
     """Raises `TransferFailed`, also in the middle: then what came so far is not to be used."""
-    digest = hashlib.sha256()
-    async with api.client() as client, client.stream("GET", _url(api, name)) as response:
-        await check(response, f"artifact {name!r} cannot be read")
-        async for piece in response.aiter_bytes(PIECE_BYTES):
-            digest.update(piece)
+    what = f"artifact {name!r} cannot be read"
+    response = await api.repeated("GET", f"artifacts/{quote(name, safe='')}", what)
+    found = msgspec.json.decode(response.content, type=Download)
+    try:
+        async for piece in downloads.download(api, "artifact", found, what):
             yield piece
-        if response.headers.get("etag", "").strip('"') != digest.hexdigest():
-            raise TransferFailed(f"artifact {name!r} arrived damaged")
-
-
-def _url(api: JobApi, name: str) -> str:
-    return f"{api.base}/artifacts/{quote(name, safe='')}"
+    except Damaged as error:
+        raise TransferFailed(f"artifact {name!r} arrived damaged") from error

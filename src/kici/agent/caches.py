@@ -1,20 +1,17 @@
-"""Cache entries travel as one stream of bytes (a tar made and unpacked by the runner), never whole in memory."""
+"""Cache entries travel as a stream of bytes (a tar made and unpacked by the runner), cut into parts, never whole in
+memory."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
-from urllib.parse import unquote
+from collections.abc import AsyncIterator
 
 import msgspec
 
-from kici.agent.artifacts import PIECE_BYTES
-from kici.agent.errors import TransferFailed
-from kici.agent.job_api import JobApi, check
-from kici.wire.api import CacheChecked, CacheKnown, CacheSaved
-
-ENTRY_HEADER: Final = "x-kici-cache-entry"
+from kici.agent.download import download
+from kici.agent.errors import Damaged, TransferFailed
+from kici.agent.job_api import JobApi
+from kici.agent.upload import upload
+from kici.wire.api import CacheChecked, Download
 
 
 async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
@@ -22,31 +19,20 @@ async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, A
 
     Raises `TransferFailed`; so does the stream, also at its end, and then what came is not to be used.
     """
-    stream = _entry(api, key, restore)
-    found = await anext(stream, None)
-    return None if found is None else (found.decode(), stream)
+    params = {"key": key, "restore": restore}
+    response = await api.repeated("GET", "caches", f"the cache {key!r} cannot be read", params=params)
+    if response.status_code == 204:
+        return None
+    found = msgspec.json.decode(response.content, type=Download)
+    return found.name, _entry(api, key, found)
 
 
-async def _entry(api: JobApi, key: str, restore: tuple[str, ...]) -> AsyncIterator[bytes]:
-    """First its key, then its bytes."""
-    import httpx  # late, like the client of `JobApi`
-
-    query: dict[str, str | Sequence[str]] = {"key": key, "restore": restore}
-    async with api.client() as client, client.stream("GET", f"{api.base}/caches", params=query) as response:
-        await check(response, f"the cache {key!r} cannot be read")
-        if response.status_code == 204:
-            return
-        yield unquote(response.headers.get("x-kici-cache-key", "")).encode()
-        entry, digest, whole = response.headers.get(ENTRY_HEADER, ""), hashlib.sha256(), False
-        try:
-            async for piece in response.aiter_bytes(PIECE_BYTES):
-                digest.update(piece)
-                yield piece
-            whole = response.headers.get("etag", "").strip('"') == digest.hexdigest()
-        except httpx.HTTPError:  # also less than was announced
-            pass
-    if not whole:
-        raise TransferFailed(await _damage(api, key, entry))
+async def _entry(api: JobApi, key: str, found: Download) -> AsyncIterator[bytes]:
+    try:
+        async for piece in download(api, "cache", found, f"the cache {key!r} cannot be read"):
+            yield piece
+    except Damaged as error:
+        raise TransferFailed(await _damage(api, key, found.entry)) from error
 
 
 async def _damage(api: JobApi, key: str, entry: str) -> str:
@@ -63,13 +49,4 @@ async def save(api: JobApi, key: str, data: AsyncIterator[bytes]) -> str:
 
     `data` is read to its end also where it is for nothing: a key that exists is not sent.
     """
-    what = f"the cache {key!r} was not saved"
-    response = await api.repeated("GET", "caches/known", what, params={"key": key}, pauses_s=(1.0, 2.0))
-    if msgspec.json.decode(response.content, type=CacheKnown).known:
-        async for _ in data:
-            pass
-        return "there is an entry of that key already"
-    async with api.client() as client:
-        response = await client.put(f"{api.base}/caches", content=data, params={"key": key})
-        await check(response, what)
-        return msgspec.json.decode(response.content, type=CacheSaved).reason
+    return await upload(api, "cache", key, data, f"the cache {key!r} was not saved")

@@ -11,10 +11,11 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from kici.agent import fetching, lfs, submodules
+from kici.agent import fetching, lfs, repository, submodules
 from kici.agent.errors import PreparationFailed
 from kici.agent.fetching import Say
 from kici.agent.git import Git, GitFailed, Remote, basic
+from kici.agent.mirrors import Mirrors
 from kici.agent.workspace import Workspace
 from kici.engine.lockfile import LockCheckout, SubmoduleLevels
 from kici.wire.agent import Checkout, Dispatch
@@ -45,11 +46,12 @@ def remote(dispatch: Dispatch, orchestrator_url: str) -> Remote:
     return Remote(orchestrator_url + checkout.url if own else checkout.url, authorization)
 
 
-async def fetch(space: Workspace, source: Remote, checkout: Checkout, say: Say) -> Git:
+async def fetch(space: Workspace, source: Remote, checkout: Checkout, mirrors: Mirrors, say: Say) -> Git:
     """The objects of the commits that the job needs, without their history. Raises `PreparationFailed`."""
     git = Git(space)
-    make_repository(git, source.url)
-    await fetching.commits(git, source, (checkout.sha, checkout.workflow_sha), checkout.ref, say)
+    repository.make(git, source.url)
+    wanted = checkout.sha, checkout.workflow_sha
+    await mirrors.commits(git, source, wanted, checkout.ref, say, trusted=checkout.trusted)
     return git
 
 
@@ -71,7 +73,9 @@ async def kici_files(git: Git, sha: str) -> dict[str, bytes]:
     return files
 
 
-async def work_tree(git: Git, source: Remote, checkout: Checkout, wanted: bool | LockCheckout, say: Say) -> None:
+async def work_tree(
+    git: Git, source: Remote, checkout: Checkout, wanted: bool | LockCheckout, mirrors: Mirrors, say: Say
+) -> None:
     """The files of the commit in `src/`, as the job asks for them. Raises `PreparationFailed`.
 
     Programs that its attributes name do not run, but LFS where the job asks for it.
@@ -84,12 +88,15 @@ async def work_tree(git: Git, source: Remote, checkout: Checkout, wanted: bool |
     await _fill(git, source, checkout.sha, options, trusted, say)
     if options.submodules is not SubmoduleLevels.NONE:
         levels = MAX_LEVELS if options.submodules is SubmoduleLevels.ALL else 1
-        await _fill_submodules(git, source, checkout.sha, options, Bounds(levels, trusted), say)
+        bounds = Bounds(levels, trusted, mirrors, kept_as_trusted=trusted and checkout.trusted)
+        await _fill_submodules(git, source, checkout.sha, options, bounds, say)
 
 
 class Bounds(Struct):
     levels: int
     trusted: bool
+    mirrors: Mirrors
+    kept_as_trusted: bool
     left: int = submodules.MAX
     """Of submodules of all levels."""
 
@@ -105,10 +112,10 @@ async def _fill_submodules(
         submodules.check_place(git.space.src, path)
         remote = source.at(one.url, opened=bounds.trusted)
         inner = Git(git.space, path)
-        make_repository(inner, remote.url)
+        repository.make(inner, remote.url)
         say(f"submodule {path}")
         try:
-            await fetching.commits(inner, remote, (one.sha,), "", say)
+            await bounds.mirrors.commits(inner, remote, (one.sha,), "", say, trusted=bounds.kept_as_trusted)
         except GitFailed as error:
             raise PreparationFailed(f"submodule {path}: {error}") from error
         await _fill(inner, remote, one.sha, LockCheckout(lfs=options.lfs), bounds.trusted, say)
@@ -135,23 +142,6 @@ async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, trust
 def no_work_tree(space: Workspace) -> None:
     """The job wants no checkout: `src/` is empty."""
     shutil.rmtree(space.src / ".git")
-
-
-def make_repository(git: Git, url: str) -> None:
-    """What `git init` and `git remote add` would make, and attributes that win over the repository's own."""
-    directory = git.top / ".git"
-    for made in (directory, directory / "objects", directory / "refs", directory / "info"):
-        made.mkdir()
-        git.space.hand_over(made)
-    contents = {
-        "HEAD": "ref: refs/heads/main\n",
-        "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tlogallrefupdates = true\n"
-        f'[remote "origin"]\n\turl = "{url}"\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n',
-        "info/attributes": "* !filter !diff !merge\n",
-    }
-    for name, content in contents.items():
-        (directory / name).write_text(content)
-        git.space.hand_over(directory / name)
 
 
 def _entry(line: bytes) -> _Entry:

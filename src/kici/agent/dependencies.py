@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from kici.agent import packages, trash, uv_sync
+from kici.agent import disk_usage, packages, trash, uv_sync
 from kici.agent.errors import DiskFull, PreparationFailed, is_disk_full
 from kici.agent.packages import Manifest
 from kici.agent.sandbox.slot_users import PACKAGES_UIDS
@@ -75,11 +75,11 @@ class Dependencies:
     def evict(self, wanted_bytes: int) -> int:
         """Throw away what was used least recently until about so much is free. Returns how much that was."""
         freed = 0
-        for place in sorted(self._kept(), key=_used_at):
+        for place in sorted(self._kept(), key=disk_usage.used_at):
             if freed >= wanted_bytes:
                 break
             if place not in self._busy:
-                size = _size(place)
+                size = disk_usage.size(place)
                 trash.throw(self._settings.work_dir, place)
                 log.info("evicted packages of workflows", directory=str(place), bytes=size)
                 freed += size
@@ -158,7 +158,7 @@ class Dependencies:
                 self._busy[place] = lock, count - 1
 
     def _keep_to_limit(self) -> None:
-        total = sum(map(_size, self._kept()))
+        total = sum(map(disk_usage.size, self._kept()))
         if total > self._settings.dependency_cache_bytes:
             self.evict(total - self._settings.dependency_cache_bytes)
 
@@ -173,20 +173,3 @@ def clear_unfinished(work_dir: Path) -> None:
     for pattern in ("*/.new-*", "*/building-*"):
         for left in (work_dir / NAME).glob(pattern):
             trash.throw(work_dir, left)
-
-
-def _used_at(place: Path) -> float:
-    try:
-        return place.lstat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(place: Path) -> int:
-    """What its files take; links are not followed."""
-    total = 0
-    for directory, _, names in os.walk(place):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-    return total

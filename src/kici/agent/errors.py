@@ -46,10 +46,28 @@ class DiskFull(PreparationFailed):
         super().__init__(f"disk: no space left in the agent's work directory {where}; free some, or set KICI_WORK_DIR")
 
 
+class MirrorBroken(AgentError):
+    """What is kept of a repository is not as it was: never a job's error, it is thrown away and fetched anew."""
+
+    code = "mirror_broken"
+
+
 class TransferFailed(AgentError):
     """An artifact or a job's context did not get through. The message says what the orchestrator answered."""
 
     code = "transfer_failed"
+
+
+class NoAnswer(TransferFailed):
+    """Nobody was there, or the connection ended: it may be tried again."""
+
+    code = "no_answer"
+
+
+class Damaged(TransferFailed):
+    """What arrived is not what was sent once."""
+
+    code = "damaged"
 
 
 def is_disk_full(error: BaseException) -> bool:

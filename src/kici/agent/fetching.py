@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from msgspec import Struct
 
 from kici.agent import refs
 from kici.agent.errors import PreparationFailed
@@ -29,28 +31,84 @@ _NETWORK = re.compile(
     r"|SSL_ERROR_SYSCALL|Operation too slow|timed out|TLS connection was non-properly terminated"
     r"|invalid index-pack output|requested URL returned error: (429|5\d\d)"
 )
+_REFUSED = re.compile(
+    r"Authentication failed|could not read (Username|Password)|error: (401|403|404)|repository '.*' not found"
+)
+_REDIRECTED = re.compile(r"redirect|error: 30\d")
+_TOO_SLOW = re.compile(r"took longer than")
+_PEELED = "^{}"
+"""What a server puts behind a tag's name where it says what an annotated one points at."""
 _BRANCHES = "+refs/heads/*:refs/remotes/origin/*"
 _TAGS = "+refs/tags/*:refs/tags/*"
 
 Say = Callable[[str], None]
 
 
-async def commits(git: Git, source: Remote, wanted: Sequence[str], ref: str, say: Say) -> None:
-    """Those commits, without their history. Tags that point at them come along, so that `git describe` works.
+class Tag(Struct, frozen=True):
+    name: str
+    """In full."""
+    object: str
+    is_annotated: bool
+    """The object is one of its own, which points at the commit."""
 
-    `ref`: where to look for them if the server gives no commit by its name. Raises `PreparationFailed`.
-    """
+
+def checked(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Each once. Raises `PreparationFailed` for what is no commit's full name."""
     names = tuple(dict.fromkeys(wanted))
     for sha in names:
         if not _SHA.fullmatch(sha):
             raise PreparationFailed(f"{sha!r} is no full commit id")
-    say(f"fetching {names[0]} from {source.url}")
+    return names
+
+
+async def commits(git: Git, source: Remote, names: Sequence[str], ref: str, say: Say) -> bool:
+    """Those commits, without their history. Tags that point at them come along, so that `git describe` works.
+
+    `ref`: where to look for them if the server gives no commit by its name: the answer is False then, and there may be
+    more than was asked for. Raises `PreparationFailed`.
+    """
     try:
-        await _fetch(git, source, _by_name(names), 1, say)
+        await by_name(git, source, names, say)
     except GitFailed as error:
-        if not _UNADVERTISED.search(str(error)):
+        if not is_unadvertised(error):
             raise
         await _by_ref(git, source, names, ref, error, say)
+        return False
+    return True
+
+
+async def by_name(git: Git, source: Remote, names: Sequence[str], say: Say) -> None:
+    # git follows tags only to what gets a name here.
+    await _fetch(git, source, [f"+{sha}:{ref}" for ref, sha in numbered(names).items()], 1, say)
+
+
+async def tags_at(git: Git, source: Remote, commits: Collection[str], say: Say) -> list[Tag]:
+    """The tags that point at one of the commits, as the server says; it says nothing to whom it gives no code."""
+    listing = await _tried(git, source, say, "ls-remote", "--quiet", "--tags", "--", source.url)
+    objects, peeled = {}, {}
+    for line in listing.decode(errors="surrogateescape").splitlines():
+        sha, _, name = line.partition("\t")
+        if name.endswith(_PEELED):
+            peeled[name.removesuffix(_PEELED)] = sha
+        elif _SHA.fullmatch(sha) and refs.is_name(name):
+            objects[name] = sha
+    return [
+        Tag(name, sha, is_annotated=name in peeled) for name, sha in objects.items() if peeled.get(name, sha) in commits
+    ]
+
+
+def numbered(names: Iterable[str]) -> dict[str, str]:
+    return {f"refs/kici/{number}": sha for number, sha in enumerate(names)}
+
+
+def is_unadvertised(error: GitFailed) -> bool:
+    """The server gives no commit by its name, or does not have this one."""
+    return bool(_UNADVERTISED.search(str(error)))
+
+
+def is_of_server(error: GitFailed) -> bool:
+    """What the network did or the server answered, for which nothing on this machine can be to blame."""
+    return any(pattern.search(str(error)) for pattern in (_UNADVERTISED, _NETWORK, _REFUSED, _REDIRECTED, _TOO_SLOW))
 
 
 async def history(git: Git, source: Remote, sha: str, ref: str, *, depth: int, tags: bool, say: Say) -> None:
@@ -60,7 +118,7 @@ async def history(git: Git, source: Remote, sha: str, ref: str, *, depth: int, t
     try:
         await _fetch(git, source, [f"+{sha}:refs/kici/0", *specs], depth or ALL, say)
     except GitFailed as error:
-        if not _UNADVERTISED.search(str(error)):
+        if not is_unadvertised(error):
             raise
         for name in await _existing(git, source, refs.candidates(ref)):
             specs.append(f"+{name}:refs/kici/ref")
@@ -83,8 +141,8 @@ async def _by_ref(git: Git, source: Remote, names: Sequence[str], ref: str, erro
             f" and the server says: {error}. If the branch was deleted or force-pushed, start a run of its present"
             " commit; else let the server give commits by name (git config uploadpack.allowAnySHA1InWant true)"
         )
-    for number, sha in enumerate(names):
-        await git.run("update-ref", f"refs/kici/{number}", sha)
+    for name, sha in numbered(names).items():
+        await git.run("update-ref", name, sha)
 
 
 async def _existing(git: Git, source: Remote, names: Sequence[str]) -> list[str]:
@@ -105,38 +163,32 @@ async def _missing(git: Git, names: Iterable[str]) -> list[str]:
     return missing
 
 
-def _by_name(names: Iterable[str]) -> list[str]:
-    # git follows tags only to what gets a name here.
-    return [f"+{sha}:refs/kici/{number}" for number, sha in enumerate(names)]
-
-
 async def _fetch(git: Git, source: Remote, specs: Sequence[str], depth: int, say: Say) -> None:
+    options = ("--quiet", f"--depth={depth}", "--no-recurse-submodules", "--no-write-fetch-head")
+    await _tried(git, source, say, "fetch", *options, "--", source.url, *specs)
+
+
+async def _tried(git: Git, source: Remote, say: Say, *arguments: str) -> bytes:
     for tried in range(1, TRIES + 1):
         try:
-            await git.run(
-                *("fetch", "--quiet", f"--depth={depth}", "--no-recurse-submodules", "--no-write-fetch-head"),
-                *("--", source.url, *specs),
-                remote=source,
-                timeout_s=FETCH_S,
-            )
+            return await git.run(*arguments, remote=source, timeout_s=FETCH_S)
         except GitFailed as error:
             if tried == TRIES or not _NETWORK.search(str(error)):
                 raise _explained(error, source) from error
             pause = FIRST_PAUSE_S * 2 ** (tried - 1) * random.uniform(1.0, 1.5)
             say(f"{error}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
-        else:
-            return
+    raise AssertionError
 
 
 def _explained(error: GitFailed, source: Remote) -> GitFailed:
     said = str(error)
-    if re.search(r"Authentication failed|could not read (Username|Password)|error: (401|403|404)|not found", said):
+    if _REFUSED.search(said):
         return GitFailed(
             f"{said}. {source.url} does not exist, or the credential that kici has for it may not read it: check the"
             " repository's source, its token or the forge's installation"
         )
-    if "redirect" in said or re.search(r"error: 30\d", said):
+    if _REDIRECTED.search(said):
         return GitFailed(
             f"{said}. {source.url} points elsewhere, where its credential must not go: register the new address"
         )

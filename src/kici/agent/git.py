@@ -37,6 +37,7 @@ _NEUTRAL = {
     "credential.helper": "",
     "diff.external": "",
     "fetch.recurseSubmodules": "false",
+    "fetch.unpackLimit": "1",  # packs are what a mirror can keep
     "submodule.recurse": "false",
     "transfer.bundleURI": "false",
     "gc.auto": "0",
@@ -126,24 +127,29 @@ class Git:
     async def _run(
         self, arguments: Sequence[str], settings: Mapping[str, str], feed: bytes, timeout_s: float
     ) -> tuple[int, bytes, str]:
-        process = await asyncio.create_subprocess_exec(
-            *self._prefix,
-            *("git", "-C", self._directory),
-            *arguments,
-            cwd="/",
-            env=self._environment(settings),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+        # Python's own start of a process, cancelled half-way, can wait for ever: it is always awaited.
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *self._prefix,
+                *("git", "-C", self._directory),
+                *arguments,
+                cwd="/",
+                env=self._environment(settings),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
         )
         try:
+            process = await asyncio.shield(starting)
             async with asyncio.timeout(timeout_s):
                 out, said = await _talk(process, feed)
                 code = await process.wait()
         except TimeoutError:
             raise GitFailed(f"git {arguments[0]} took longer than {timeout_s:.0f} s") from None
         finally:
+            process = await starting
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

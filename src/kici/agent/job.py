@@ -24,6 +24,7 @@ from kici.agent.execution import Execution
 from kici.agent.hooks import BEFORE_CHECKOUT, BEFORE_JOB, Hooks, about_job
 from kici.agent.job_api import JobApi
 from kici.agent.masking import Secrets
+from kici.agent.mirrors import Mirrors
 from kici.agent.outbox import Frame, Outbox
 from kici.agent.reporter import Reporter
 from kici.agent.sandbox.choose import Choice
@@ -61,6 +62,7 @@ class Workshop(Struct, frozen=True):
     silence: Silence
     standby: Standby
     dependencies: Dependencies
+    mirrors: Mirrors
     hooks: Hooks
 
 
@@ -224,7 +226,7 @@ class Job:
         await self._before(BEFORE_CHECKOUT, space, known)
         if self._shop.settings.ca_bundle:
             ca_bundle.hand_over(self._shop.settings.ca_bundle, space)
-        git = await checkout.fetch(space, source, wanted, self._reporter.say)
+        git = await checkout.fetch(space, source, wanted, self._shop.mirrors, self._reporter.say)
         files = await checkout.kici_files(git, wanted.workflow_sha)
         lock = verify_kici.verify(files, self._dispatch.lock_sha256)
         carried = (await known).definition
@@ -236,7 +238,7 @@ class Job:
             space, files, await known, self._reporter.say, locked.workflow.registries
         )
         if locked.job.checkout:
-            await checkout.work_tree(git, source, wanted, locked.job.checkout, self._reporter.say)
+            await checkout.work_tree(git, source, wanted, locked.job.checkout, self._shop.mirrors, self._reporter.say)
             self._reporter.say(f"checked out {wanted.sha}")
         else:
             checkout.no_work_tree(space)

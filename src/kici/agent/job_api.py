@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from kici.agent.errors import TransferFailed
+from kici.agent.errors import NoAnswer, TransferFailed
 from kici.wire.agent import Dispatch
 from kici.wire.api import Problem
 
@@ -19,22 +19,25 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 """Of one read or write, not of a whole transfer."""
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Between the tries of a small request: the restart of an orchestrator must not fail a step."""
+"""Between the tries of a request: the restart of an orchestrator must not fail a step."""
 
 
 class JobApi:
-    def __init__(self, orchestrator_url: str, dispatch: Dispatch) -> None:
+    def __init__(self, orchestrator_url: str, dispatch: Dispatch, *, pauses_s: Sequence[float] = PAUSES_S) -> None:
         self.base = f"{orchestrator_url}/api/v1/agent/jobs/{dispatch.job_id}"
         self.attempt = dispatch.attempt
+        self.pauses_s = pauses_s
         self._token = dispatch.job_token
+        self.direct = True
+        """Whether signed addresses of the object store are tried: not any more once it could not be reached."""
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Raises `TransferFailed` in place of what can happen on the way."""
+        """Raises `NoAnswer` in place of what can happen on the way."""
         # 10 MB of memory that an idle agent does not need.
         import httpx
 
-        try:
+        with answers():
             async with httpx.AsyncClient(
                 headers={"authorization": f"Bearer {self._token}"},
                 params={"attempt": self.attempt},
@@ -42,8 +45,6 @@ class JobApi:
                 follow_redirects=False,
             ) as client:
                 yield client
-        except httpx.HTTPError as error:
-            raise TransferFailed(f"the orchestrator did not answer: {error or type(error).__name__}") from error
 
     async def repeated(
         self,
@@ -51,21 +52,24 @@ class JobApi:
         path: str,
         what: str,
         *,
-        content: bytes | None = None,
-        params: dict[str, str] | None = None,
+        content: bytes | Callable[[], AsyncIterator[bytes]] | None = None,
+        params: dict[str, str | Sequence[str]] | None = None,
         headers: dict[str, str] | None = None,
-        pauses_s: Sequence[float] = PAUSES_S,
+        pauses_s: Sequence[float] | None = None,
+        client: httpx.AsyncClient | None = None,
     ) -> httpx.Response:
-        """A small request that may be made twice: again and again while nobody answers, or only that it cannot be now.
+        """A request that may be made twice: again and again while nobody answers, or only that it cannot be now.
 
+        `pauses_s`: between the tries, if others than usual; `client`: one that is open already.
         Raises `TransferFailed`: `what` is the beginning of its sentence.
         """
-        for pause_s in (*pauses_s, None):
+        for pause_s in (*(self.pauses_s if pauses_s is None else pauses_s), None):
             try:
-                async with self.client() as client:
+                async with self._kept(client) as used:
+                    body = content() if callable(content) else content
                     url = f"{self.base}/{path}"
-                    response = await client.request(method, url, content=content, params=params, headers=headers)
-            except TransferFailed as error:
+                    response = await used.request(method, url, content=body, params=params, headers=headers)
+            except NoAnswer as error:
                 if pause_s is None:
                     raise TransferFailed(f"{what}: {error}") from error
             else:
@@ -74,6 +78,26 @@ class JobApi:
                     return response
             await asyncio.sleep(pause_s)
         raise AssertionError
+
+    @asynccontextmanager
+    async def _kept(self, client: httpx.AsyncClient | None) -> AsyncIterator[httpx.AsyncClient]:
+        if client is None:
+            async with self.client() as opened:
+                yield opened
+            return
+        with answers():
+            yield client
+
+
+@contextmanager
+def answers() -> Iterator[None]:
+    """Raises `NoAnswer` in place of what can happen on the way to the orchestrator."""
+    import httpx
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise NoAnswer(f"the orchestrator did not answer: {error or type(error).__name__}") from error
 
 
 async def check(response: httpx.Response, what: str) -> None:

@@ -25,6 +25,7 @@ from kici.agent.error_groups import leaves
 from kici.agent.errors import SettingsInvalid, TurnedAway
 from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
+from kici.agent.mirrors import Mirrors
 from kici.agent.outbox import Outbox
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
@@ -67,6 +68,7 @@ environment, tells hop by hop whether the agent would work here, and for what fa
   KICI_CA_BUNDLE           certificate authorities, a PEM file
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
   KICI_DEPENDENCY_BUILDS   true: packages of workflows may be built (false)
+  KICI_MIRRORS             false: keep nothing of repositories for later jobs (true)
   KICI_MAX_LOG_SIZE_BYTES  of one step (10485760)
   KICI_AGENT_HTTP          <port> or <host>:<port> for /health, /ready, /metrics (off)
   KICI_LOG_LEVEL, KICI_LOG_FORMAT
@@ -121,11 +123,12 @@ async def serve(settings: Settings) -> None:
     outbox = Outbox(silence.clock)
     sandboxed = choice.sandbox.name != "none"
     dependencies = Dependencies(settings, sandboxed=sandboxed)
+    mirrors = Mirrors(settings, sandboxed=sandboxed)
     hooks = Hooks(
         settings.hooks_dir, work_dir=settings.work_dir, timeout_s=settings.hook_timeout_s, sandboxed=sandboxed
     )
     standby = Standby(settings, choice.sandbox)
-    shop = Workshop(settings, choice, outbox, silence, standby, dependencies, hooks)
+    shop = Workshop(settings, choice, outbox, silence, standby, dependencies, mirrors, hooks)
     identity = Identity(
         boot_id=secrets.token_hex(8),
         labels=(*settings.labels, *facts.automatic_labels(choice)),
@@ -136,7 +139,7 @@ async def serve(settings: Settings) -> None:
         settings.work_dir,
         min_free_bytes=settings.min_free_bytes,
         min_free_inodes=settings.min_free_inodes,
-        caches=(dependencies,),
+        caches=(dependencies, mirrors),
         left=lambda: trash.left,
         on_change=lambda: connection.beat(),
     )

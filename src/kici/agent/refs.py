@@ -18,8 +18,13 @@ def candidates(ref: str) -> tuple[str, ...]:
     """
     if not ref:
         return ()
-    if len(ref.encode(errors="surrogatepass")) > MAX_CHARS or _FORBIDDEN.search(ref) or not ref.isprintable():
+    if not is_name(ref):
         raise PreparationFailed(f"{ref[:80]!r} is no name of a branch or tag: rename it at the forge")
     if ref.startswith("refs/"):
         return (ref,)
     return (f"refs/heads/{ref}", f"refs/tags/{ref}")
+
+
+def is_name(ref: str) -> bool:
+    too_long = len(ref.encode(errors="surrogatepass")) > MAX_CHARS
+    return not too_long and not _FORBIDDEN.search(ref) and ref.isprintable()

@@ -70,6 +70,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Packages of workflows without a wheel are built, which runs their code."""
     dependency_cache_bytes: int = 5 * 1024**3
     """Of installed packages of workflows, and uv's caches, together."""
+    mirrors: bool = True
+    """What jobs have fetched of a repository is kept for the next ones."""
+    mirrors_bytes: Annotated[int, msgspec.Meta(ge=0)] = 10 * 1024**3
+    """Of all mirrors together."""
     drain_s: float = 10.0
     """After SIGTERM: how long jobs may go on before they are cancelled, and then before they are killed."""
     die_with_parent: bool = False

@@ -28,6 +28,7 @@ from kici.orchestrator.api import (
     artifacts,
     caches,
     concurrency,
+    downloads,
     emit,
     event_log,
     git,
@@ -39,6 +40,7 @@ from kici.orchestrator.api import (
     run_start,
     runs,
     stream,
+    uploads,
     workflows,
 )
 from kici.orchestrator.api import (
@@ -48,11 +50,15 @@ from kici.orchestrator.api import (
     sources as source_routes,
 )
 from kici.orchestrator.bridges import AgentTokens, CloneLogins
-from kici.orchestrator.caches import entries, sweep_caches, sweep_uploads
+from kici.orchestrator.caches import end_uploads, entries, expire_artifacts, sweep_caches, sweep_uploads
 from kici.orchestrator.caches.artifacts import Artifacts
+from kici.orchestrator.caches.end_uploads import EndUploads
 from kici.orchestrator.caches.entries import Caches
+from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts
+from kici.orchestrator.caches.parts import Parts as StoredParts
 from kici.orchestrator.caches.sweep_caches import SweepCaches
 from kici.orchestrator.caches.sweep_uploads import SweepUploads
+from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.cluster.coordinator_lease import CoordinatorLease
 from kici.orchestrator.cluster.leader import Leader
 from kici.orchestrator.diagnostics import health, metrics
@@ -240,9 +246,11 @@ async def serve(settings: Settings) -> None:
 
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
-        artifact_store = Artifacts(pool, objects)
+        stored = StoredParts(objects, direct=settings.storage_direct)
+        artifact_store = Artifacts(pool, stored)
+        artifact_ttl = timedelta(milliseconds=settings.artifact_ttl_ms) or None
         cache_ttl = timedelta(milliseconds=settings.user_cache_ttl_ms)
-        cache_store = Caches(pool, objects, entries.Limits(settings.user_cache_quota_bytes, cache_ttl))
+        cache_store = Caches(pool, stored, entries.Limits(settings.user_cache_quota_bytes, cache_ttl))
         compactor = CompactLogs(log_reading, objects, listener, notifier, compact.Settings(interval=poll))
         streams = stream.RunStream(log_reading, objects, feed, why, stream.Settings(poll_s=settings.poll_s))
 
@@ -260,7 +268,9 @@ async def serve(settings: Settings) -> None:
                 StopOverdueJobs(*parts, sweeping, instance=instance),
                 RepairConcurrency(*parts, repair_concurrency.SETTINGS, instance=instance),
                 ForgetGone(pool, held, forget_gone.Settings()),
-                SweepCaches(pool, held, objects, sweep_caches.Settings(ttl=cache_ttl)),
+                SweepCaches(pool, held, stored, sweep_caches.Settings(ttl=cache_ttl)),
+                EndUploads(pool, held, stored, end_uploads.Settings()),
+                ExpireArtifacts(pool, held, stored, expire_artifacts.Settings(ttl=artifact_ttl)),
                 DropLogPartitions(log_reading, held, drop_partitions.Settings(retention=retention)),
             ]
 
@@ -275,6 +285,8 @@ async def serve(settings: Settings) -> None:
             *secret_output_routes.routes(pool, access, secret_outputs),
             *artifacts.routes(pool, access, artifact_store),
             *caches.routes(pool, access, cache_store),
+            *uploads.routes(access, Uploads(pool, stored, [artifact_store, cache_store])),
+            *downloads.routes(access, stored, artifact_store, cache_store),
             *emit.routes(pool, access, notifier),
             *runs.routes(pool, access, notifier, cancel_run=cancel, explain=why),
             *run_start.routes(access, pool, notifier),

@@ -24,6 +24,13 @@ class NotFound(OrchestratorError):
     status = 404
 
 
+class Gone(OrchestratorError):
+    """It was there once."""
+
+    code = "gone"
+    status = 410
+
+
 class Conflict(OrchestratorError):
     code = "conflict"
     status = 409

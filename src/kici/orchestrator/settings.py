@@ -77,7 +77,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     storage_bucket: str = ""
     storage_region: str = ""
     storage_endpoint: str = ""
+    storage_external_endpoint: str = ""
+    """Of the same bucket, as agents reach it; empty = `storage_endpoint`."""
     storage_prefix: str = ""
+    storage_direct: bool = True
+    """Agents send to and read from a bucket themselves, by signed addresses."""
     secret_key_file: Path | None = None
     secret_key: str = ""
     bootstrap_admin_token: str = ""
@@ -124,6 +128,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of all cache entries of a repository, and of one entry."""
     user_cache_ttl_ms: int = 604_800_000
     """A cache entry that no job has found for so long goes."""
+    artifact_ttl_ms: int = 7_776_000_000
+    """Since an artifact was made; 0 = it stays for ever."""
     log_retention_hours: int = 24
     """How long chunk partitions are kept after compaction."""
 

@@ -221,6 +221,8 @@ class Checkout(Struct, frozen=True, omit_defaults=True):
     ref: str = ""
     username: str = ""
     password: str = ""
+    trusted: bool = False
+    """Its event is: what an agent fetches now it may lend to other jobs that are."""
 
     def __repr__(self) -> str:
         return f"Checkout(url={self.url!r}, sha={self.sha!r}, workflow_sha={self.workflow_sha!r})"

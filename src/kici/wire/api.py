@@ -193,6 +193,8 @@ class Artifact(Body, frozen=True):
     size_bytes: int
     sha256: str
     created_at: datetime
+    expired_at: datetime | None = None
+    """Since then its bytes are not to be had any more."""
 
 
 class ArtifactList(Body, frozen=True):
@@ -236,19 +238,78 @@ class CacheList(Body, frozen=True):
     caches: list[Cache]
 
 
-class CacheKnown(Body, frozen=True):
-    known: bool
-
-
 class CacheChecked(Body, frozen=True):
     damaged: bool
     """Its object is not what was saved, or not there: the entry was removed."""
 
 
-class CacheSaved(Body, frozen=True):
+class UploadBegin(Body, frozen=True):
+    """Body of `POST /agent/jobs/{id}/uploads`."""
+
+    kind: Literal["artifact", "cache"]
+    name: str
+    """Of the artifact, or the key of the cache entry."""
+
+
+class UploadBegun(Body, frozen=True):
+    upload_id: str = ""
+    """Empty = there is none, for this `reason`: nothing is to be sent."""
+    reason: str = ""
+    part_bytes: int = 0
+    """Of each part but the last, which may be shorter."""
+    urls: list[str | None] = []
+    """Of the first parts, as in `PartUrls`."""
+
+    def __repr__(self) -> str:
+        return f"UploadBegun({self.upload_id or self.reason})"
+
+
+class PartRange(Body, frozen=True):
+    """Body of `POST …/urls`."""
+
+    first: int
+    count: int
+
+
+class PartUrls(Body, frozen=True):
+    """May be fewer than were asked for."""
+
+    urls: list[str | None]
+    """Of each part: where it goes to with a plain PUT, or comes from with a GET, for some minutes, without further
+    credentials; null: it goes to, or comes from, the orchestrator (`…/parts/{n}`)."""
+
+    def __repr__(self) -> str:
+        return f"PartUrls({len(self.urls)} urls)"
+
+
+class UploadComplete(Body, frozen=True):
+    """Body of `POST …/uploads/{id}/complete`."""
+
+    size_bytes: int
+    sha256: str
+    """Of all parts together, in hexadecimal digits."""
+    parts: int
+
+
+class UploadDone(Body, frozen=True):
     kept: bool
     reason: str = ""
     """Why not, in words."""
+
+
+class Download(Body, frozen=True):
+    """What was found, and where its parts are; those after `urls` by `POST /agent/jobs/{id}/downloads/{entry}/urls`."""
+
+    entry: str
+    name: str
+    """Of the artifact, or the key of the cache entry."""
+    size_bytes: int
+    sha256: str
+    part_bytes: int
+    urls: list[str | None]
+
+    def __repr__(self) -> str:
+        return f"Download({self.name!r}, {self.size_bytes} bytes)"
 
 
 class Emit(Body, frozen=True):

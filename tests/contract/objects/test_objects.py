@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
+from msgspec import structs
 from obstore.store import MemoryStore
 
+from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.objects.contract import InvalidKey, ObjectExists, ObjectNotFound, Objects
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings, SettingsError
@@ -193,6 +198,113 @@ async def test_of_a_cancelled_upload_to_a_bucket_nothing_is_seen_and_the_next_on
     assert [entry.key async for entry in objects.list("caches")] == []
     await objects.put("caches/one", stream(b"whole"))
     assert await objects.get("caches/one") == b"whole"
+
+
+MINUTE = timedelta(minutes=1)
+
+
+async def test_without_credentials_a_signed_address_puts_and_gets_its_object(bucket: Settings) -> None:
+    objects = open_objects(bucket)
+    up, down = await objects.sign("PUT", "a/0", MINUTE), await objects.sign("GET", "a/0", MINUTE)
+    assert up
+    assert down
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.put(up, content=b"one")).is_success
+        assert await objects.get("a/0") == b"one"
+        assert (await client.get(down)).content == b"one"
+        part = await client.get(down, headers={"range": "bytes=1-"})
+        assert (part.status_code, part.content) == (206, b"ne")
+
+
+async def test_a_signed_address_is_for_one_method_one_key_and_its_time(bucket: Settings) -> None:
+    objects = open_objects(bucket)
+    for key in ("a/0", "a/1"):
+        await objects.put(key, b"kept")
+    down, brief = await objects.sign("GET", "a/0", MINUTE), await objects.sign("GET", "a/0", timedelta(seconds=1))
+    assert down
+    assert brief
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.put(down, content=b"evil")).status_code == 403
+        assert (await client.delete(down)).status_code == 403
+        assert (await client.get(down.replace("/a/0?", "/a/1?"))).status_code == 403
+        assert (await client.get(down.replace("X-Amz-Expires=60", "X-Amz-Expires=600"))).status_code == 403
+        assert (await client.get(down.partition("?")[0])).status_code == 403
+        async with asyncio.timeout(20):
+            while (await client.get(brief)).status_code != 403:
+                pass
+    assert [await objects.get(key) for key in ("a/0", "a/1")] == [b"kept"] * 2
+
+
+async def test_signed_addresses_are_of_the_server_that_others_reach(bucket: Settings) -> None:
+    external = structs.replace(bucket, storage_external_endpoint="https://objects.example:8443")
+    url = await open_objects(external).sign("PUT", "a/0", MINUTE)
+    assert url
+    assert url.startswith(f"https://objects.example:8443/{bucket.storage_bucket}/{bucket.storage_prefix}/a/0?")
+    await open_objects(external).put("a/0", b"one")
+    assert await open_objects(bucket).get("a/0") == b"one"
+
+
+async def test_what_only_we_reach_has_no_signed_addresses(tmp_path: Path) -> None:
+    for objects in (ObstoreObjects(MemoryStore()), open_objects(Settings(storage_fs_path=tmp_path))):
+        assert await objects.sign("PUT", "a/0", MINUTE) is None
+        with pytest.raises(InvalidKey):
+            await objects.sign("PUT", "../up", MINUTE)
+
+
+async def test_nothing_of_an_object_remains_in_a_directory_that_was_deleted(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path))
+    await asyncio.gather(*(objects.put(f"caches/one/{number}", b"x") for number in range(20)))
+    await asyncio.gather(*(objects.delete(f"caches/one/{number}") for number in range(20)))
+    assert list(tmp_path.rglob("*")) == []
+    await objects.put("caches/one/0", b"again")
+    assert await objects.get("caches/one/0") == b"again"
+
+
+KILLED = """
+import asyncio, json, pathlib, sys
+from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.settings import Settings
+
+async def piece():
+    yield b"x" * 8_000_000
+
+async def send(settings):
+    parts = Parts(open_objects(settings))
+    for number in range(1000):
+        await parts.put("caches/killed", number, piece(), 8_000_000)
+        print(number, flush=True)
+
+told = json.loads(sys.argv[1])
+asyncio.run(send(Settings(**told, storage_fs_path=pathlib.Path(sys.argv[2]))))
+"""
+
+
+@pytest.mark.parametrize("kind", ["filesystem", "s3"])
+async def test_of_a_process_killed_while_it_writes_parts_only_whole_ones_remain_and_can_be_removed(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    fixed = Settings(storage_fs_path=tmp_path)
+    settings: Settings = request.getfixturevalue("bucket") if kind == "s3" else fixed
+    objects = open_objects(settings)
+    names = ("storage_type", "storage_bucket", "storage_region", "storage_endpoint", "storage_prefix")
+    told = json.dumps({name: getattr(settings, name) for name in names})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, told, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout
+    async with asyncio.timeout(60):
+        for _ in range(3):
+            assert await process.stdout.readline()
+        process.kill()
+        await process.wait()
+    there = [entry async for entry in objects.list("caches/killed")]
+    assert len(there) >= 3
+    assert {entry.size for entry in there} == {8_000_000}
+    await Parts(objects).remove("caches/killed", 8_000_000)
+    await objects.sweep(older_than=timedelta(seconds=-60))
+    assert [entry async for entry in objects.list("caches")] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_store_without_its_bucket_is_refused() -> None:

@@ -698,7 +698,7 @@ async def test_the_same_cancel_again_does_not_shorten_the_grace_period(bench: Be
 
 async def test_a_step_that_writes_without_end_is_cut_and_the_agent_stays_small(bench: Bench) -> None:
     repository = bench.repository(
-        "head -c 600000000 /dev/zero | tr '\\0' '\\n'; head -c 300000000 /dev/zero; echo; exit 4"
+        "head -c 300000000 /dev/zero | tr '\\0' '\\n'; head -c 200000000 /dev/zero; echo; exit 4"
     )
     async with bench.agent(KICI_MAX_LOG_SIZE_BYTES="1000000") as agent:
         await bench.orchestrator.send(bench.dispatch(repository))

@@ -20,6 +20,7 @@ from kici.wire.agent import Checkout
 from kici.wire.context import JobContext
 from tests.support.certificates import authority
 from tests.support.kici_repository import KiciRepository
+from tests.support.mirrors import no_mirrors
 from tests.support.web import Web
 
 OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
@@ -52,10 +53,10 @@ async def test_git_believes_the_bundle_and_nobody_without_it(
         workspace.opened(base / "work", 0, owner) as space,
         pytest.raises(PreparationFailed, match=r"(?i)certificate"),
     ):
-        await checkout.fetch(space, source, wanted, print)
+        await checkout.fetch(space, source, wanted, no_mirrors(space.root), print)
     with workspace.opened(base / "work", 0, owner) as space:
         copy = ca_bundle.hand_over(bundle, space)
-        await checkout.fetch(space, source, wanted, print)
+        await checkout.fetch(space, source, wanted, no_mirrors(space.root), print)
         assert copy.read_bytes() == bundle.read_bytes()
         assert copy.stat().st_mode & 0o777 == 0o644
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from kici.agent import checkout, workspace
+from kici.agent import repository as repository_files
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Git, Remote
 from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.workspace import Owner, Workspace
 from kici.wire.agent import Checkout, Dispatch
 from tests.support.kici_repository import KiciRepository
+from tests.support.mirrors import no_mirrors
 from tests.support.web import Web
 
 OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
@@ -36,7 +39,7 @@ async def space_of(base: Path, owner: Owner | None) -> AsyncIterator[Workspace]:
 
 
 async def fetched(space: Workspace, web: Web, wanted: Checkout, authorization: str = "") -> Git:
-    return await checkout.fetch(space, Remote(wanted.url, authorization), wanted, lambda text: None)
+    return await checkout.fetch(space, Remote(wanted.url, authorization), wanted, no_mirrors(space.root), print)
 
 
 def wanted(web: Web, repository: KiciRepository, sha: str = "", workflow_sha: str = "") -> Checkout:
@@ -53,9 +56,8 @@ async def test_exactly_the_commit_is_checked_out_for_the_slots_user(
     repository.commit()
     async with space_of(base, owner) as space:
         git = await fetched(space, web, wanted(web, repository, first))
-        await checkout.work_tree(
-            git, Remote(wanted(web, repository).url, ""), wanted(web, repository, first), True, print
-        )
+        source = Remote(wanted(web, repository).url, "")
+        await checkout.work_tree(git, source, wanted(web, repository, first), True, no_mirrors(base), print)
         assert (space.src / "README.md").read_text() == "hello\n"
         assert (await git.run("rev-parse", "HEAD")).decode().strip() == first
         assert await git.run("status", "--porcelain") == b""
@@ -88,7 +90,8 @@ async def test_nothing_that_the_repository_names_is_run(base: Path, web: Web, re
         (base / "post-checkout").write_text(f"#!/bin/sh\ntouch {mark}\n")
         (base / "post-checkout").chmod(0o755)
         git = await fetched(space, web, wanted(web, repository))
-        await checkout.work_tree(git, Remote(wanted(web, repository).url, ""), wanted(web, repository), True, print)
+        source = Remote(wanted(web, repository).url, "")
+        await checkout.work_tree(git, source, wanted(web, repository), True, no_mirrors(base), print)
         assert (space.src / ".gitattributes").exists()
     assert not mark.exists()
 
@@ -104,8 +107,8 @@ async def test_the_credential_goes_to_its_origin_in_a_header_and_nowhere_else(
     )  # fmt: skip
     async with space_of(base, None) as space:
         source = checkout.remote(dispatch, "http://orchestrator")
-        git = await checkout.fetch(space, source, dispatch.checkout, lambda text: None)
-        await checkout.work_tree(git, source, dispatch.checkout, True, print)
+        git = await checkout.fetch(space, source, dispatch.checkout, no_mirrors(base), print)
+        await checkout.work_tree(git, source, dispatch.checkout, True, no_mirrors(base), print)
         kept = b"".join(path.read_bytes() for path in (space.src / ".git").rglob("*") if path.is_file())
     assert b"hunter2" not in kept
     assert b"eC1hY2Nlc3MtdG9rZW46aHVudGVyMg" not in kept
@@ -120,7 +123,8 @@ async def test_a_path_is_below_the_orchestrator_and_opened_by_the_jobs_token(
         checkout=Checkout("/git/repo/.git", repository.sha, repository.sha), lock_sha256="", job_token="kjt_1",
     )  # fmt: skip
     async with space_of(base, None) as space:
-        git = await checkout.fetch(space, checkout.remote(dispatch, web.url), dispatch.checkout, lambda text: None)
+        source = checkout.remote(dispatch, web.url)
+        git = await checkout.fetch(space, source, dispatch.checkout, no_mirrors(base), print)
         assert await checkout.kici_files(git, repository.sha)
 
 
@@ -129,7 +133,8 @@ async def test_a_refusal_is_told_without_trying_again(base: Path, web: Web, repo
     said: list[str] = []
     async with space_of(base, None) as space:
         with pytest.raises(PreparationFailed, match="403"):
-            await checkout.fetch(space, Remote(wanted(web, repository).url, ""), wanted(web, repository), said.append)
+            source = Remote(wanted(web, repository).url, "")
+            await checkout.fetch(space, source, wanted(web, repository), no_mirrors(base), said.append)
     assert not any("trying again" in text for text in said)
 
 
@@ -171,7 +176,7 @@ async def test_a_commit_that_does_not_exist_fails_at_once(base: Path, web: Web, 
     async with space_of(base, None) as space:
         missing = wanted(web, repository, "0" * 39 + "1")
         with pytest.raises(PreparationFailed, match="not our ref"):
-            await checkout.fetch(space, Remote(missing.url, ""), missing, said.append)
+            await checkout.fetch(space, Remote(missing.url, ""), missing, no_mirrors(base), said.append)
     assert not any("trying again" in text for text in said)
 
 
@@ -204,6 +209,20 @@ async def test_a_cancelled_fetch_leaves_no_process(base: Path, web: Web, reposit
             await fetching
         left = [place for place in Path("/proc").glob("[0-9]*/cwd") if _points_to(place, space.src)]
     assert left == []
+
+
+@pytest.mark.parametrize("owner", OWNERS, ids=str)
+async def test_a_git_that_is_cancelled_while_it_starts_ends(base: Path, owner: Owner | None) -> None:
+    """At any moment of it: Python's own start of a process does not always."""
+    async with space_of(base, owner) as space:
+        git = Git(space)
+        repository_files.make(git, "http://host/repo")
+        for number in range(150):
+            asking = asyncio.ensure_future(git.run("rev-parse", "--git-dir"))
+            await asyncio.sleep(0 if number % 2 else random.uniform(0, 0.006))
+            asking.cancel()
+            ended, _ = await asyncio.wait([asking], timeout=10)
+            assert ended
 
 
 def _points_to(link: Path, place: Path) -> bool:

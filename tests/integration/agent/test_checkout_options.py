@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import os
 import shutil
@@ -14,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from kici.agent import checkout, fetching, workspace
+from kici.agent import checkout, fetching, mirrors, workspace
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Remote, basic
 from kici.agent.workspace import Owner, Workspace
 from kici.engine.lockfile import LockCheckout, SubmoduleLevels
 from kici.wire.agent import Checkout
 from tests.support.kici_repository import KiciRepository
+from tests.support.mirrors import mirrors as mirrors_in
+from tests.support.mirrors import no_mirrors
 from tests.support.web import Web
 
 OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
@@ -29,6 +32,13 @@ PASSWORD = basic("", "hunter2")
 needs_lfs = pytest.mark.skipif(
     shutil.which("git-lfs") is None and "CI" not in os.environ, reason="git-lfs is not installed"
 )
+
+
+@pytest.fixture(autouse=True, params=["alone", "by a mirror"])
+def way(request: pytest.FixtureRequest, base: Path) -> None:
+    """Each of these as the only job of the repository, and as the second one of an agent that keeps mirrors."""
+    if request.param == "by a mirror":
+        (base / "work" / mirrors.NAME).mkdir(mode=0o700, parents=True)
 
 
 @pytest.fixture
@@ -57,10 +67,19 @@ async def checked_out(
     (base / "work").mkdir(mode=0o700, exist_ok=True)
     wanted = Checkout(f"{web.url}/git/repo/.git", sha, workflow_sha or sha, ref)
     source = Remote(wanted.url, authorization)
+    is_second = (base / "work" / mirrors.NAME).exists()
+    kept = mirrors_in(base / "work") if is_second else no_mirrors(base / "work")
+    if is_second:
+        troubles, web.unavailable, web.cut_answers = (web.unavailable, web.cut_answers), 0, 0
+        with contextlib.suppress(PreparationFailed), workspace.opened(base / "work", 1, owner) as space:
+            await checkout.work_tree(
+                await checkout.fetch(space, source, wanted, kept, print), source, wanted, options, kept, print
+            )
+        web.unavailable, web.cut_answers = troubles
     with workspace.opened(base / "work", 0, owner) as space:
         async with asyncio.timeout(60):
-            git = await checkout.fetch(space, source, wanted, said)
-            await checkout.work_tree(git, source, wanted, options, said)
+            git = await checkout.fetch(space, source, wanted, kept, said)
+            await checkout.work_tree(git, source, wanted, options, kept, said)
         yield space
 
 
@@ -214,7 +233,8 @@ async def test_a_server_that_fails_for_a_while_is_asked_again(
     web.unavailable, web.cut_answers = 1, 1
     async with checked_out(base, web, True, repository.sha, said=said.append) as space:
         assert (space.src / "README.md").exists()
-    assert len([text for text in said if "trying again" in text]) == 2
+    # A mirror that has the commit needs no pack, so nothing of it can be cut.
+    assert len([text for text in said if "trying again" in text]) == 2 - web.cut_answers
 
 
 # ── sparse ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from kici.agent.workspace import Owner, Workspace
 from kici.engine.lockfile import LockCheckout, SubmoduleLevels
 from kici.wire.agent import Checkout
 from tests.support.kici_repository import KiciRepository
+from tests.support.mirrors import mirrors
 from tests.support.web import Web
 
 OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
@@ -48,8 +49,9 @@ async def check_out(
     wanted = Checkout(f"{web.url}/git/repo/.git", sha, sha)
     source = Remote(wanted.url, authorization)
     tell = (said if said is not None else []).append
-    git = await checkout.fetch(space, source, wanted, tell)
-    await checkout.work_tree(git, source, wanted, EVERYTHING, tell)
+    kept = mirrors(space.root.parent.parent)
+    git = await checkout.fetch(space, source, wanted, kept, tell)
+    await checkout.work_tree(git, source, wanted, EVERYTHING, kept, tell)
 
 
 @asynccontextmanager

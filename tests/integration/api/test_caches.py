@@ -17,16 +17,11 @@ from kici.agent import caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.orchestrator.identity.tokens import digest
-from kici.wire.agent import Checkout, Dispatch
 from tests.support import rows
-from tests.support.api_server import JOB_TOKEN, TOKENS, Parts, client
+from tests.support.agent_api import agent_api
+from tests.support.api_server import TOKENS, Parts, client
 
 KEY = "uv linux/3.11 ä%&"
-
-
-def agent_api(parts: Parts, job: rows.Job, *, attempt: int = 1, token: str = JOB_TOKEN) -> JobApi:
-    checkout = Checkout("/git/x", "a" * 40, "a" * 40)
-    return JobApi(parts.url, Dispatch(job.run_id, job.job_id, attempt, "ci", "build", "build", checkout, "", token))
 
 
 async def stream(data: bytes) -> AsyncIterator[bytes]:
@@ -107,7 +102,7 @@ async def test_a_save_that_breaks_off_leaves_nothing_to_find(parts: Parts, job: 
 async def test_an_entry_whose_object_is_lost_is_a_miss(pool: Pool[Record], parts: Parts, job: rows.Job) -> None:
     api = agent_api(parts, job)
     await caches.save(api, KEY, stream(b"x"))
-    await parts.objects.delete(await pool.fetchval("select object_key from caches"))
+    await parts.objects.delete(await pool.fetchval("select object_key || '/0' from caches"))
     assert await fetched(api, KEY) is None
     assert await caches.save(api, KEY, stream(b"again")) == ""
 
@@ -118,7 +113,7 @@ async def test_a_damaged_entry_is_no_miss_and_is_removed_so_that_the_next_save_i
 ) -> None:
     api = agent_api(parts, job)
     await caches.save(api, KEY, stream(b"good"))
-    await parts.objects.put(await pool.fetchval("select object_key from caches"), damaged)
+    await parts.objects.put(await pool.fetchval("select object_key || '/0' from caches"), damaged)
     with pytest.raises(TransferFailed, match="damaged in the store, so the entry was removed"):
         await fetched(api, KEY)
     assert await fetched(api, KEY) is None
@@ -135,7 +130,7 @@ async def test_a_sound_entry_stays_whatever_an_agent_says_and_that_of_others_is_
     sound = await api.repeated("POST", "caches/check", "", params={"entry": entry})
     assert json.loads(sound.content) == {"damaged": False}
     await pool.execute("update caches set repository = 'other/one'")
-    await parts.objects.put(await pool.fetchval("select object_key from caches"), b"evil")
+    await parts.objects.put(await pool.fetchval("select object_key || '/0' from caches"), b"evil")
     await api.repeated("POST", "caches/check", "", params={"entry": entry})
     assert await pool.fetchval("select state from caches") == "ready"
     with pytest.raises(TransferFailed, match="cache entry"):

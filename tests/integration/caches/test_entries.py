@@ -1,23 +1,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.caches.entries import Caches, Limits, Saved
+from kici.orchestrator.caches.entries import Caches, Limits
+from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.caches.sweep_caches import Pass, Settings, SweepCaches
+from kici.orchestrator.caches.uploads import Outcome, Uploads
 from kici.orchestrator.errors import AttemptOver, Invalid, LeaseLost, TooLarge, Unavailable
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import lease
-from tests.support import rows
+from tests.support import rows, uploading
 
-KEPT, TAKEN = Saved(True), Saved(False, "there is an entry of that key already")
-AT_ONCE = Settings(grace=timedelta(0), upload=timedelta(0))
+KEPT, TAKEN = Outcome(True), Outcome(False, "there is an entry of that key already")
+AT_ONCE = Settings(grace=timedelta(0))
 
 
 @pytest.fixture
@@ -26,8 +27,13 @@ def objects(tmp_path: Path) -> ObstoreObjects:
 
 
 @pytest.fixture
-def caches(pool: Pool[Record], objects: ObstoreObjects) -> Caches:
-    return Caches(pool, objects, Limits(quota_bytes=1_000))
+def stored(objects: ObstoreObjects) -> Parts:
+    return Parts(objects)
+
+
+@pytest.fixture
+def caches(pool: Pool[Record], stored: Parts) -> Caches:
+    return Caches(pool, stored, Limits(quota_bytes=1_000))
 
 
 @pytest.fixture
@@ -41,12 +47,13 @@ async def lead(pool: Pool[Record]) -> lease.Lease:
 class Job:
     """A running job of a branch of a repository, or of a pull request to it, that finds and saves."""
 
-    def __init__(self, caches: Caches, job_id: str) -> None:
+    def __init__(self, pool: Pool[Record], caches: Caches, job_id: str) -> None:
         self.caches = caches
+        self.uploads = Uploads(pool, caches.parts, [caches], part_bytes=100)
         self.id = job_id
 
-    async def save(self, key: str, data: bytes = b"x", *, attempt: int = 1) -> Saved:
-        return await self.caches.save(self.id, attempt, key, stream(data))
+    async def save(self, key: str, data: bytes = b"x", *, attempt: int = 1) -> Outcome:
+        return await uploading.send(self.uploads, self.id, attempt, "cache", key, data)
 
     async def find(self, key: str, *prefixes: str) -> str | None:
         found = await self.caches.find(self.id, 1, key, prefixes)
@@ -72,7 +79,7 @@ async def add_job(
     if pr:
         event = {"type": "pull_request", "prNumber": pr, "branch": "main", "baseBranch": branch}
     run_id = await rows.add_run(pool, repo_identifier=repository, routing_key=source, event=event)
-    return Job(caches, (await rows.add_job(pool, run_id)).job_id)
+    return Job(pool, caches, (await rows.add_job(pool, run_id)).job_id)
 
 
 @pytest.fixture
@@ -80,12 +87,7 @@ async def job(pool: Pool[Record], caches: Caches) -> Job:
     return await add_job(pool, caches)
 
 
-async def stream(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), 100):
-        yield data[at : at + 100]
-
-
-async def stored(objects: ObstoreObjects) -> int:
+async def lying(objects: ObstoreObjects) -> int:
     return len([entry async for entry in objects.list("caches")])
 
 
@@ -109,8 +111,7 @@ async def test_a_later_job_of_the_repository_finds_what_was_saved(pool: Pool[Rec
     later = await add_job(pool, caches)
     assert await later.read("uv-linux-1") == data
     assert await later.find("uv-linux-2") is None
-    assert await caches.knows(job.id, 1, "uv-linux-1")
-    assert not await caches.knows(job.id, 1, "uv-linux-2")
+    assert (await job.uploads.begin(job.id, 1, "cache", "uv-linux-1")).upload is None
 
 
 async def test_the_exact_key_wins_then_the_newest_of_the_first_prefix_that_finds_one(
@@ -242,42 +243,20 @@ async def test_of_many_that_save_one_key_at_once_one_wins_whole(pool: Pool[Recor
     assert await jobs[0].read("k") == bytes([winner]) * 100
 
 
-async def test_an_attempt_that_is_over_saves_nothing(pool: Pool[Record], caches: Caches, job: Job) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield b"half"
-        begun.set()
-        await go_on.wait()
-        yield b"rest"
-
-    saving = asyncio.create_task(caches.save(job.id, 1, "k", slowly()))
-    await begun.wait()
+async def test_an_attempt_that_is_over_saves_nothing(pool: Pool[Record], job: Job) -> None:
+    begun = await job.uploads.begin(job.id, 1, "cache", "k")
+    assert begun.upload
+    await uploading.put(job.uploads, job.id, 1, begun.upload.id, 0, b"whole")
     await pool.execute("update execution_jobs set attempt = 2")
-    go_on.set()
     with pytest.raises(AttemptOver, match="attempt 1 of this job is over"):
-        await saving
+        await uploading.complete(job.uploads, job.id, 1, begun.upload.id, b"whole", 1)
+    again = await uploading.complete(job.uploads, job.id, 1, begun.upload.id, b"whole", 1)
+    assert not again.kept
+    assert "attempt 1 of this job is over" in again.reason
     assert await keys(pool) == []
     with pytest.raises(AttemptOver):
         await job.save("k")
     assert await job.save("k", attempt=2) == KEPT
-
-
-async def test_a_save_that_breaks_off_leaves_only_work_for_the_sweeper(
-    pool: Pool[Record], caches: Caches, job: Job, objects: ObstoreObjects, lead: lease.Lease
-) -> None:
-    async def broken() -> AsyncIterator[bytes]:
-        yield b"half"
-        raise OSError("the cable was pulled")
-
-    with pytest.raises(OSError, match="cable"):
-        await caches.save(job.id, 1, "k", broken())
-    assert await job.find("k") is None
-    assert await pool.fetchval("select state from caches") == "gone"
-    assert await job.save("k", b"whole") == KEPT
-    assert await SweepCaches(pool, lead, objects, AT_ONCE).run_once() == Pass(0, 1)
-    assert await stored(objects) == 1
-    assert await job.read("k") == b"whole"
 
 
 async def test_what_is_larger_than_the_quota_is_refused(pool: Pool[Record], job: Job) -> None:
@@ -300,16 +279,16 @@ async def test_the_longest_unused_make_room_and_no_more_than_needed(pool: Pool[R
 
 
 async def test_what_nobody_finds_for_long_goes_object_and_all(
-    pool: Pool[Record], job: Job, objects: ObstoreObjects, lead: lease.Lease
+    pool: Pool[Record], job: Job, stored: Parts, objects: ObstoreObjects, lead: lease.Lease
 ) -> None:
     for key in ("old", "young"):
         await job.save(key)
     await pool.execute("update caches set used_at = now() - interval '8 days' where key = 'old'")
     assert await job.find("old", "ol") is None
-    sweeper = SweepCaches(pool, lead, objects, AT_ONCE)
+    sweeper = SweepCaches(pool, lead, stored, AT_ONCE)
     assert [await sweeper.run_once() for _ in range(3)] == [Pass(1, 0), Pass(0, 1), Pass(0, 0)]
     assert await pool.fetchval("select count(*) from caches") == 1
-    assert await stored(objects) == 1
+    assert await lying(objects) == 1
     assert await job.read("young") == b"x"
 
 
@@ -323,13 +302,13 @@ async def test_an_entry_past_its_time_gives_way_to_a_new_one_before_the_sweeper_
 
 
 async def test_whoever_reads_an_entry_that_makes_room_reads_it_to_its_end(
-    pool: Pool[Record], caches: Caches, job: Job, objects: ObstoreObjects, lead: lease.Lease
+    pool: Pool[Record], caches: Caches, job: Job, stored: Parts, lead: lease.Lease
 ) -> None:
     await job.save("a", b"x" * 900)
     found = await caches.find(job.id, 1, "a")
     assert found
     await job.save("b", b"x" * 900)
-    assert await SweepCaches(pool, lead, objects, Settings()).run_once() == Pass(0, 0)
+    assert await SweepCaches(pool, lead, stored, Settings()).run_once() == Pass(0, 0)
     assert b"".join([piece async for piece in caches.read(found)]) == b"x" * 900
 
 
@@ -339,10 +318,10 @@ async def test_a_store_that_is_away_is_asked_again(pool: Pool[Record], job: Job,
             self.deleted: list[str] = []
             self.away = True
 
-        async def delete(self, key: str) -> None:
+        async def remove(self, object_key: str, part_bytes: int | None) -> None:
             if self.away:
                 raise Unavailable("not now")
-            self.deleted.append(key)
+            self.deleted.append(object_key)
 
     await job.save("a")
     await pool.execute("update caches set state = 'gone'")
@@ -354,14 +333,12 @@ async def test_a_store_that_is_away_is_asked_again(pool: Pool[Record], job: Job,
     assert len(away.deleted) == 1
 
 
-async def test_who_does_not_lead_sweeps_nothing(
-    pool: Pool[Record], job: Job, objects: ObstoreObjects, lead: lease.Lease
-) -> None:
+async def test_who_does_not_lead_sweeps_nothing(pool: Pool[Record], job: Job, stored: Parts, lead: lease.Lease) -> None:
     await job.save("old")
     await pool.execute("update caches set used_at = now() - interval '8 days'")
     await pool.execute("update leases set token = token + 1")
     with pytest.raises(LeaseLost):
-        await SweepCaches(pool, lead, objects, AT_ONCE).run_once()
+        await SweepCaches(pool, lead, stored, AT_ONCE).run_once()
     assert await keys(pool) == [":old"]
 
 
@@ -371,7 +348,8 @@ async def test_an_entry_whose_object_is_lost_is_not_found_again(
     await job.save("k")
     found = await caches.find(job.id, 1, "k")
     assert found
-    await objects.delete(found.object_key)
+    await objects.delete(f"{found.object_key}/0")
+    assert not await caches.parts.begins(found)
     await caches.lost(found)
     assert await job.find("k") is None
     assert await job.save("k", b"again") == KEPT

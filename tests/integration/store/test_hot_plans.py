@@ -309,6 +309,10 @@ STATEMENTS: dict[str, Case] = {
     "revoked tokens": Case(lambda db: tokens.not_valid(db, [str(uuid.uuid4())]), 20),
     # artifacts
     "an artifact": Case(lambda db: artifacts.find(db, RUN, "wheel")),
+    "an artifact by its id": Case(lambda db: artifacts.by_id(db, RUN, RUN)),
+    "expiring artifacts": Case(lambda db: artifacts.expire(db, timedelta(days=20_000), 20)),
+    "what expired artifacts have left": Case(lambda db: artifacts.leftovers(db, timedelta(days=1), 20)),
+    "forgetting artifacts": Case(lambda db: artifacts.forget(db, ["none"])),
     "artifacts of a run": Case(lambda db: artifacts.of_run(db, RUN)),
     # pages
     "agents": Case(lambda db: agents_view.listed(db), 800),

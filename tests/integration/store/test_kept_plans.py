@@ -10,10 +10,12 @@ from datetime import timedelta
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.store import caches, origins, secret_outputs
+from kici.orchestrator.store import caches, origins, secret_outputs, uploads
+from kici.orchestrator.store.artifacts import Replaced
 from kici.orchestrator.store.caches import NewEntry, Owner
 from kici.orchestrator.store.database import Db, create_pool
 from kici.orchestrator.store.secret_outputs import Sealed
+from kici.orchestrator.store.uploads import Upload
 from tests.support import postgres
 from tests.support.explain import explained
 from tests.support.postgres import Server
@@ -22,6 +24,8 @@ OWNER = Owner("k", "team/app-7")
 WEEK, DAY = timedelta(days=7), timedelta(days=1)
 JOB = "0000000c-0000-4000-8000-000000000007"
 ENTRY = "0000000e-0000-4000-8000-000000000007"
+SESSION = "0000000d-0000-4000-8000-000000000007"
+UPLOAD = Upload("0000000d-0000-4000-8001-000000000007", JOB, JOB, 1, "cache", "k", "o", 1)
 ROWS = """
 insert into execution_runs (run_id, workflow_name, provider, repo_identifier, ref, sha, workflow_sha)
 values ('0000000b-0000-4000-8000-000000000001', 'ci', 'local', 'team/app-7', '', '', '');
@@ -40,24 +44,42 @@ select ('0000000e-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'k', 'tea
        case when n % 1000 = 0 then 'gone' else 'ready' end, 'o', 100,
        gen_random_uuid(), gen_random_uuid(), now() - n * interval '7 seconds'
   from generate_series(1, 100000) n;
+insert into uploads (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, state, expires_at)
+select ('0000000d-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, gen_random_uuid(),
+       ('0000000c-0000-4000-8000-' || lpad(to_hex(n % 20000), 12, '0'))::uuid, 1, 'cache', 'uv', 'o', 1,
+       case when n % 3 = 0 then 'published' when n % 3 = 1 then 'open' else 'over' end,
+       now() + (n - 50000) * interval '1 second'
+  from generate_series(1, 100000) n;
 """
 STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
     "finding by a key": (lambda db: caches.find(db, OWNER, ["", "pr-1"], "uv-7", WEEK), 20),
     "finding by a prefix": (lambda db: caches.newest(db, OWNER, ["", "pr-1"], "uv-", WEEK), 150),
     "finding one by its id": (lambda db: caches.ready(db, OWNER, ["", "pr-1"], ENTRY), 10),
     "noting a use": (lambda db: caches.touch(db, ENTRY), 40),
-    "announcing": (
-        lambda db: caches.announce(db, NewEntry(str(uuid.uuid4()), OWNER, "", "new", "o", JOB, JOB)),
+    "finding one that may be gone": (lambda db: caches.by_id(db, OWNER, ["", "pr-1"], ENTRY), 10),
+    "publishing": (
+        lambda db: caches.publish(db, NewEntry(str(uuid.uuid4()), OWNER, "", "new", "o", JOB, JOB, 1, 1, "")),
         150,
     ),
-    "publishing": (lambda db: caches.publish(db, ENTRY, 1, ""), 60),
     "locking": (lambda db: caches.lock(db, OWNER), 10),
     "what a repository keeps": (lambda db: caches.usage(db, OWNER), 150),
     "making room": (lambda db: caches.evict(db, OWNER, 150, trusted=True), 300),
     "dropping": (lambda db: caches.drop(db, ENTRY), 60),
     "expiring": (lambda db: caches.expire(db, DAY, 20), 700),
-    "what is left over": (lambda db: caches.leftovers(db, grace=DAY, upload=DAY, batch=20), 100),
+    "what is left over": (lambda db: caches.leftovers(db, grace=DAY, batch=20), 100),
     "forgetting": (lambda db: caches.forget(db, [ENTRY]), 40),
+    "beginning an upload": (lambda db: uploads.begin(db, UPLOAD, DAY), 150),
+    "an upload": (lambda db: uploads.find(db, SESSION, JOB, 1), 10),
+    "holding an upload": (lambda db: uploads.hold(db, SESSION, JOB, 1), 20),
+    "a job's unpublished uploads": (lambda db: uploads.unpublished(db, JOB), 20),
+    "ending an upload": (lambda db: uploads.end(db, SESSION, "over", "", DAY), 60),
+    "leaving a replaced artifact": (
+        lambda db: uploads.leave(db, Replaced(SESSION, JOB, JOB, 1, "wheel", "o", None), DAY),
+        60,
+    ),
+    "closing uploads": (lambda db: uploads.expire(db, DAY, 20), 700),
+    "what uploads have left": (lambda db: uploads.leftovers(db, 20), 100),
+    "forgetting uploads": (lambda db: uploads.forget(db, [SESSION]), 60),
     "a job's origin": (lambda db: origins.find(db, JOB, 1), 20),
     "holding an attempt": (lambda db: origins.hold(db, JOB, 1), 30),
     "keeping a secret output": (
@@ -97,9 +119,9 @@ async def filled(filled_url: str) -> AsyncIterator[Pool[Record]]:
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_it_costs_the_same_however_much_others_keep(filled: Pool[Record], name: str) -> None:
     run, pages = STATEMENTS[name]
-    async with explained(filled, answering=name == "what a repository keeps") as plan:
+    async with explained(filled, answering=name in ("what a repository keeps", "a job's unpublished uploads")) as plan:
         await run(plan.db)
     assert plan.plans
-    tables = ("caches", "secret_outputs", "execution_jobs", "execution_job_needs")
+    tables = ("caches", "uploads", "secret_outputs", "execution_jobs", "execution_job_needs")
     assert [table for table in tables if plan.scans(table)] == [], plan.plans
     assert plan.buffers < pages, plan.plans

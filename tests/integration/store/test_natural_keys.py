@@ -83,8 +83,7 @@ async def everything(pool: Pool[Record]) -> str:
         )
         await secret_outputs.put(db, 1, Sealed(job_id, "TOKEN", "", 1), limit=20)
         entry = str(uuid.uuid4())
-        await caches.announce(db, NewEntry(entry, Owner("r", "team/app"), "", "k", "o", run_id, job_id))
-        assert await caches.publish(db, entry, 1, "")
+        await caches.publish(db, NewEntry(entry, Owner("r", "team/app"), "", "k", "o", run_id, job_id, 1, 1, ""))
     return run_id
 
 

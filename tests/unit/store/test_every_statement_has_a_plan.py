@@ -15,6 +15,7 @@ ELSEWHERE = ("migrate", "embedded", "notify", "database")
 COLD = {
     "an operator's command": {
         "secrets.put",
+        "sessions.of_agent",
         "secrets.of_scopes",
         "secrets.delete_scope",
         "sources.all_live",

@@ -39,7 +39,9 @@ async def sandbox(known: Known) -> Finding:
 async def slots(known: Known) -> Finding:
     owners = [known.choice.sandbox.owner(slot) for slot in (0, known.settings.agent_slots - 1)]
     if owners[0] is None:
-        return ok(f"jobs run as uid {os.geteuid()}, like the agent, in {known.settings.agent_slots} slots")
+        return ok(f"jobs run as uid {os.geteuid()}, like the agent")
+    if owners[0] == owners[1]:
+        return ok(f"jobs run as uid {owners[0]}, in one slot")
     return ok(f"jobs run as uid {owners[0]} to {owners[1]}, one for each slot")
 
 

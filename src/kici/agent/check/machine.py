@@ -34,7 +34,8 @@ async def settings(known: Known) -> Finding:
     file = known.environ.get("KICI_AGENT_TOKEN_FILE", "").strip()
     misspelt = settings_names.misspelt(known.environ, settings_names.AGENT)
     found = known.settings = load(known.environ)
-    told = f"{found.orchestrator_url}, {found.agent_slots} slots, labels: {', '.join(found.labels) or 'none'}"
+    slots = "1 slot" if found.agent_slots == 1 else f"{found.agent_slots} slots"
+    told = f"{found.orchestrator_url}, {slots}, labels: {', '.join(found.labels) or 'none'}"
     if misspelt:
         names = ", ".join(f"{name} (did you mean {meant}?)" for name, meant in misspelt)
         return warn(f"{told}; nobody reads {names}", "correct the names")

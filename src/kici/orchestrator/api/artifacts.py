@@ -1,4 +1,5 @@
-"""Artifacts: agents send and fetch them with the job's token; people list and fetch them."""
+"""Artifacts: agents find them with the job's token (`uploads` and `downloads` move them); people list and fetch
+them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from asyncpg import Pool, Record
-from litestar import Request, get, put
+from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
 from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
+from kici.orchestrator.api.downloads import described
 from kici.orchestrator.api.runs import existing
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.identity.access import Access
@@ -24,32 +26,15 @@ AGENT_PATH = "/api/v1/agent/jobs/{job_id:str}/artifacts/{name:str}"
 
 
 def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTTPRouteHandler]:
-    @put(AGENT_PATH, status_code=201, request_max_body_size=None)
-    async def upload(
-        job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
-    ) -> api.Artifact:
-        """Body: the artifact's bytes. 409: the name is taken in this run, or the attempt is over."""
-        job = await attempt_of(access, request, job_id, attempt)
-        permitted.require(job, "artifacts", permitted.WRITE)
-        length = request.headers.get("content-length", "")
-        stored = await artifacts.upload(
-            job.run_id,
-            job.job_id,
-            attempt,
-            name,
-            request.stream(),
-            length=int(length) if length.isascii() and length.isdigit() else None,
-        )
-        return _body(stored)
-
     @get(AGENT_PATH)
-    async def download(
+    async def find(
         job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
-    ) -> Stream:
+    ) -> api.Download:
         """An artifact of the same run."""
         job = await attempt_of(access, request, job_id, attempt)
         permitted.require(job, "artifacts", permitted.READ)
-        return await _stream(artifacts, await artifacts.find(job.run_id, name))
+        found = await artifacts.find(job.run_id, name)
+        return await described(artifacts.parts, found, found.name)
 
     @get("/api/v1/admin/runs/{run_id:str}/artifacts", guards=[access.guard("run.read")])
     async def list_artifacts(run_id: FromPath[str]) -> api.ArtifactList:
@@ -65,7 +50,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
             await existing(db, wanted)
         return await _stream(artifacts, await artifacts.find(wanted, name))
 
-    return [upload, download, list_artifacts, download_by_name]
+    return [find, list_artifacts, download_by_name]
 
 
 async def _stream(artifacts: Artifacts, artifact: Artifact) -> Stream:
@@ -98,4 +83,5 @@ def _body(artifact: Artifact) -> api.Artifact:
         size_bytes=artifact.size_bytes,
         sha256=artifact.sha256,
         created_at=artifact.created_at,
+        expired_at=artifact.expired_at,
     )

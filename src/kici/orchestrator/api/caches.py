@@ -1,26 +1,23 @@
-"""Caches: agents find and save entries with the job's token; operators list and delete them."""
+"""Caches: agents find entries with the job's token (`uploads` and `downloads` move them); operators list and delete
+them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import structlog
 from asyncpg import Pool, Record
-from litestar import Request, Response, delete, get, post, put
+from litestar import Request, Response, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
-from litestar.response import Stream
 
 from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
+from kici.orchestrator.api.downloads import described
 from kici.orchestrator.caches.entries import Caches
 from kici.orchestrator.errors import NotFound
 from kici.orchestrator.identity.access import Access
-from kici.orchestrator.objects.contract import ObjectNotFound
 from kici.orchestrator.store import caches as stored
-from kici.orchestrator.store.caches import Entry
 from kici.orchestrator.store.database import transaction
 from kici.wire import api
 
@@ -28,8 +25,6 @@ log = structlog.get_logger(__name__)
 
 AGENT_PATH: Final = "/api/v1/agent/jobs/{job_id:str}/caches"
 ADMIN_PATH: Final = "/api/v1/admin/caches"
-KEY_HEADER: Final = "x-kici-cache-key"
-ENTRY_HEADER: Final = "x-kici-cache-entry"
 
 
 def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRouteHandler]:
@@ -41,30 +36,17 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         key: FromQuery[str],
         restore: Annotated[list[str] | None, QueryParameter(name="restore")] = None,
     ) -> Response[Any]:
-        """The bytes of the entry with this key, else of the newest whose key begins with the first prefix of `restore`
-        that finds one; its key, percent-encoded, in `x-kici-cache-key`, its id in `x-kici-cache-entry`. 204: there is
-        none."""
+        """The entry with this key, else the newest whose key begins with the first prefix of `restore` that finds one.
+        204: there is none."""
         job = await attempt_of(access, request, job_id, attempt)
         permitted.require(job, "caches", permitted.READ)
         found = await caches.find(job.job_id, attempt, key, restore or ())
         if found is None:
             return Response(None, status_code=204)
-        pieces = caches.read(found)
-        try:
-            first = await anext(pieces, b"")
-        except ObjectNotFound:
+        if not await caches.parts.begins(found):
             await caches.lost(found)
             return Response(None, status_code=204)
-        return _stream(found, first, pieces)
-
-    @get(f"{AGENT_PATH}/known")
-    async def known(
-        job_id: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int], key: FromQuery[str]
-    ) -> api.CacheKnown:
-        """Whether a save of this key would be for nothing: to be asked before the bytes are sent."""
-        job = await attempt_of(access, request, job_id, attempt)
-        permitted.require(job, "caches", permitted.WRITE)
-        return api.CacheKnown(await caches.knows(job.job_id, attempt, key))
+        return Response(await described(caches.parts, found, found.key))
 
     @post(f"{AGENT_PATH}/check", status_code=200)
     async def check(
@@ -75,16 +57,6 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         permitted.require(job, "caches", permitted.READ)
         wanted = parameters.uuid_of(entry, "cache entry")
         return api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
-
-    @put(AGENT_PATH, status_code=200, request_max_body_size=None)
-    async def save(
-        job_id: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int], key: FromQuery[str]
-    ) -> api.CacheSaved:
-        """Body: the entry's bytes. A key that exists stays as it is. 409: the attempt is over."""
-        job = await attempt_of(access, request, job_id, attempt)
-        permitted.require(job, "caches", permitted.WRITE)
-        saved = await caches.save(job.job_id, attempt, key, request.stream())
-        return api.CacheSaved(saved.kept, saved.reason)
 
     @get(ADMIN_PATH, guards=[access.guard("queue.read")], summary="Entries of caches")
     async def list_caches(repo: FromQuery[str | None] = None, limit: FromQuery[int] = 500) -> api.CacheList:
@@ -109,23 +81,4 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
             raise NotFound(f"there is no cache entry {wanted}")
         log.info("deleted a cache entry", entry=wanted, by=request.user.actor)
 
-    return [fetch, known, check, save, list_caches, delete_cache]
-
-
-def _stream(entry: Entry, first: bytes, rest: AsyncIterator[bytes]) -> Stream:
-    async def body() -> AsyncIterator[bytes]:
-        yield first
-        async for piece in rest:
-            yield piece
-
-    return Stream(
-        body(),
-        media_type="application/octet-stream",
-        headers={
-            KEY_HEADER: quote(entry.key, safe=""),
-            ENTRY_HEADER: entry.id,
-            "content-length": str(entry.size_bytes),
-            "etag": f'"{entry.sha256}"',
-            "x-content-type-options": "nosniff",
-        },
-    )
+    return [fetch, check, list_caches, delete_cache]

@@ -1,15 +1,12 @@
 """Caches of jobs: entries that are found by key or by the beginning of a key, and never change.
 
 An entry belongs to a repository, as it is reached through one source, and there to the scope of a branch, tag or pull
-request (`scopes`). It is written down before its object is, and found only after a row that is fenced by the attempt
-says so: a save that breaks off anywhere leaves nothing but work for the sweeper.
+request (`scopes`). `uploads` says how one comes: it is found only after a row that is fenced by the attempt says so.
 """
 
 from __future__ import annotations
 
-import hashlib
-import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import structlog
@@ -17,14 +14,15 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.orchestrator.caches import metrics, scopes
-from kici.orchestrator.caches.meter import Meter, OverLimit
-from kici.orchestrator.errors import AttemptOver, Invalid, OrchestratorError, TooLarge
+from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.caches.uploads import Outcome
+from kici.orchestrator.errors import AttemptOver, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
-from kici.orchestrator.objects.contract import ObjectNotFound, Objects
 from kici.orchestrator.store import caches, origins
 from kici.orchestrator.store.caches import Entry, NewEntry, Owner
 from kici.orchestrator.store.database import Db, transaction
 from kici.orchestrator.store.origins import Origin
+from kici.orchestrator.store.uploads import Upload
 
 log = structlog.get_logger(__name__)
 
@@ -39,17 +37,16 @@ class Limits(Struct, frozen=True):
     """Since an entry was last found."""
 
 
-class Saved(Struct, frozen=True):
-    kept: bool
-    reason: str = ""
-    """Why not, in words: the key is taken, or there is no room."""
-
-
 class Caches:
-    def __init__(self, pool: Pool[Record], objects: Objects, limits: Limits) -> None:
+    name = "cache"
+
+    def __init__(self, pool: Pool[Record], stored: Parts, limits: Limits) -> None:
         self._pool = pool
-        self._objects = objects
+        self.parts = stored
         self._limits = limits
+        self.max_bytes = limits.quota_bytes
+
+    # ── for readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def find(self, job_id: str, attempt: int, key: str, prefixes: Sequence[str] = ()) -> Entry | None:
         """The entry of this key, else the newest of the first prefix that finds one; of each the nearest scope's.
@@ -69,15 +66,20 @@ class Caches:
         metrics.FINDS.labels("miss" if found is None else "hit" if found.key == key else "prefix").inc()
         return found
 
-    async def knows(self, job_id: str, attempt: int, key: str) -> bool:
-        """Whether a save of this key would be for nothing."""
-        _check_key(key, "key")
+    async def by_id(self, job_id: str, attempt: int, entry_id: str) -> Entry:
+        """One that this attempt has found; also if it has made room since: whoever reads it reads it to its end.
+
+        Raises `NotFound` or `AttemptOver`.
+        """
         async with transaction(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
-            return await self._knows(db, origin, key)
+            found = await caches.by_id(db, _owner(origin), scopes.readable(origin.event), entry_id)
+        if found is None:
+            raise NotFound(f"there is no cache entry {entry_id} any more")
+        return found
 
     def read(self, entry: Entry) -> AsyncIterator[bytes]:
-        return self._objects.read(entry.object_key)
+        return self.parts.read(entry)
 
     async def lost(self, entry: Entry) -> None:
         """Its object is not there: nobody is to find it again."""
@@ -95,63 +97,55 @@ class Caches:
             entry = await caches.ready(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if entry is None:
             return True  # it has gone already, by another job's question for example
-        digest = hashlib.sha256()
-        try:
-            async for piece in self.read(entry):
-                digest.update(piece)
-        except ObjectNotFound:
-            pass
-        else:
-            if digest.hexdigest() == entry.sha256:
-                return False
+        if await self.parts.is_sound(entry, entry.sha256):
+            return False
         log.error("a cache entry is damaged in the object store: removed", entry=entry.id, key=entry.key)
         metrics.DAMAGED.inc()
         await self._drop(entry.id)
         return True
 
-    async def save(self, job_id: str, attempt: int, key: str, data: AsyncIterable[bytes]) -> Saved:
-        """Keep what the current attempt of a job made, whole or not at all. The first one to save a key wins.
+    # ── as a kind of upload ──────────────────────────────────────────────────────────────────────────────────────────
 
-        Raises `Invalid` (key), `TooLarge` or `AttemptOver`.
-        """
-        _check_key(key, "key")
-        async with transaction(self._pool) as db:
-            origin = await self._origin(db, job_id, attempt)
-            if await self._knows(db, origin, key):
-                return _counted(Saved(False, _TAKEN))
-            entry = _new_entry(origin, key)
-            await caches.announce(db, entry)
-        meter = Meter(data, self._limits.quota_bytes)
-        saved = Saved(False)
-        try:
-            await self._objects.put(entry.object_key, meter)
-            async with transaction(self._pool) as db:
-                saved = await self._publish(db, entry, attempt, meter)
-        except OverLimit:
-            raise TooLarge(f"the cache entry {key!r} is larger than {self._limits.quota_bytes:,} bytes") from None
-        finally:
-            if not saved.kept:
-                await self._drop(entry.id)
-        return _counted(saved)
+    def check(self, name: str) -> None:
+        _check_key(name, "key")
 
-    async def _publish(self, db: Db, entry: NewEntry, attempt: int, meter: Meter) -> Saved:
-        origin = await origins.hold(db, entry.job_id, attempt)
+    async def refusal(self, db: Db, origin: Origin, name: str) -> str:
+        own = [scopes.written(origin.event)]
+        if await caches.find(db, _owner(origin), own, name, self._limits.ttl) is None:
+            return ""
+        self.ended(Outcome(False, _TAKEN))
+        return _TAKEN
+
+    def object_key(self, origin: Origin, name: str, upload_id: str) -> str:
+        return keys.cache(upload_id)
+
+    async def publish(self, db: Db, upload: Upload, size: int, sha256: str) -> Outcome:
+        """The first one to save a key wins."""
+        origin = await origins.hold(db, upload.job_id, upload.attempt)
         if origin is None:
-            raise AttemptOver(f"the cache entry {entry.key!r} was not kept: attempt {attempt} of this job is over")
+            raise AttemptOver(
+                f"the cache entry {upload.name!r} was not kept: attempt {upload.attempt} of this job is over"
+            )
+        entry = _new_entry(origin, upload, size, sha256)
         await caches.lock(db, entry.owner)
         if await self._is_taken(db, entry):
-            return Saved(False, _TAKEN)
+            return Outcome(False, _TAKEN)
         usage, quota = await caches.usage(db, entry.owner), self._limits.quota_bytes
-        if not origin.trusted and usage.trusted + meter.size > quota:
-            return Saved(False, "what the repository itself keeps leaves no room for it")
-        excess = usage.total + meter.size - quota
+        if not origin.trusted and usage.trusted + size > quota:
+            return Outcome(False, "what the repository itself keeps leaves no room for it")
+        excess = usage.total + size - quota
         if excess > 0:
             evicted = await caches.evict(db, entry.owner, excess, trusted=origin.trusted)
             metrics.EVICTED.inc(evicted)
             log.info("cache entries made room", repository=entry.owner.repository, entries=evicted)
-        if not await caches.publish(db, entry.id, meter.size, meter.digest.hexdigest()):
-            return Saved(False, "it took too long")
-        return Saved(True)
+        await caches.publish(db, entry)
+        return Outcome(True)
+
+    def too_large(self, name: str) -> TooLarge:
+        return TooLarge(f"the cache entry {name!r} is larger than {self.max_bytes:,} bytes")
+
+    def ended(self, outcome: Outcome) -> None:
+        metrics.SAVES.labels("kept" if outcome.kept else "taken" if outcome.reason == _TAKEN else "refused").inc()
 
     async def _is_taken(self, db: Db, entry: NewEntry) -> bool:
         """One that nobody may find any more gives way."""
@@ -162,10 +156,6 @@ class Caches:
             return True
         await caches.drop(db, found.id)
         return False
-
-    async def _knows(self, db: Db, origin: Origin, key: str) -> bool:
-        own = [scopes.written(origin.event)]
-        return await caches.find(db, _owner(origin), own, key, self._limits.ttl) is not None
 
     async def _find(self, db: Db, origin: Origin, key: str, prefixes: Sequence[str]) -> Entry | None:
         owner, readable, ttl = _owner(origin), scopes.readable(origin.event), self._limits.ttl
@@ -196,17 +186,21 @@ def _owner(origin: Origin) -> Owner:
     return Owner(origin.routing_key, origin.repository)
 
 
-def _new_entry(origin: Origin, key: str) -> NewEntry:
-    entry_id = str(uuid.uuid4())
-    scope = scopes.written(origin.event)
-    return NewEntry(entry_id, _owner(origin), scope, key, keys.cache(entry_id), origin.run_id, origin.job_id)
+def _new_entry(origin: Origin, upload: Upload, size: int, sha256: str) -> NewEntry:
+    return NewEntry(
+        upload.id,
+        _owner(origin),
+        scopes.written(origin.event),
+        upload.name,
+        upload.object_key,
+        origin.run_id,
+        origin.job_id,
+        size,
+        upload.part_bytes,
+        sha256,
+    )
 
 
 def _check_key(key: str, what: str) -> None:
     if not key.strip() or len(key) > MAX_KEY_CHARS or not key.isprintable():
         raise Invalid(f"{what}: {key[:100]!r} is no key of a cache: write 1 to {MAX_KEY_CHARS} printable characters")
-
-
-def _counted(saved: Saved) -> Saved:
-    metrics.SAVES.labels("kept" if saved.kept else "taken" if saved.reason == _TAKEN else "refused").inc()
-    return saved

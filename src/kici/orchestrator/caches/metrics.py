@@ -9,3 +9,8 @@ SAVES = Counter("kici_cache_saves_total", "Cache entries that jobs sent whole, b
 EVICTED = Counter("kici_cache_evicted_total", "Cache entries that made room for others")
 EXPIRED = Counter("kici_cache_expired_total", "Cache entries that nobody had found for the time to live")
 DAMAGED = Counter("kici_cache_damaged_total", "Cache entries that were removed because their object was damaged")
+PARTS = Counter(
+    "kici_transfer_parts_total", "Parts of artifacts and cache entries, by direction and way", ["direction", "way"]
+)
+UPLOADS_EXPIRED = Counter("kici_uploads_expired_total", "Uploads that nobody had completed within a day")
+ARTIFACTS_EXPIRED = Counter("kici_artifacts_expired_total", "Artifacts whose time was over")

@@ -21,10 +21,8 @@ log = structlog.get_logger(__name__)
 
 class Settings(Struct, frozen=True):
     ttl: timedelta = timedelta(days=7)
-    grace: timedelta = timedelta(minutes=10)
-    """For those who still read an entry that has made room."""
-    upload: timedelta = timedelta(days=1)
-    """No upload takes that long."""
+    grace: timedelta = timedelta(minutes=20)
+    """For those who still read an entry that has made room; longer than a signed address is valid."""
     interval: timedelta = timedelta(minutes=1)
     batch: int = 100
 
@@ -34,32 +32,32 @@ class Pass(Struct, frozen=True):
     removed: int
 
 
-class DeletesObjects(Protocol):
-    async def delete(self, key: str) -> None:
+class RemovesParts(Protocol):
+    async def remove(self, object_key: str, part_bytes: int | None) -> None:
         """Raises `Unavailable` when the store cannot be reached."""
 
 
 class SweepCaches(LeaderService[Pass]):
-    """Leader-only. An object goes before its row does: stopped in between, the next pass does it again."""
+    """Leader-only. Objects go before their row does: stopped in between, the next pass does it again."""
 
     def __init__(
         self,
         pool: Pool[Record],
         held: Lease,
-        objects: DeletesObjects,
+        stored: RemovesParts,
         settings: Settings,
         *,
         on_pass: Callable[[Pass], None] = lambda done: None,
     ) -> None:
         super().__init__(pool, held, settings.interval, on_pass=on_pass)
-        self._objects = objects
+        self._stored = stored
         self._settings = settings
 
     async def run_once(self) -> Pass:
         settings = self._settings
         async with self._transaction() as db:
             expired = await caches.expire(db, settings.ttl, settings.batch)
-            found = await caches.leftovers(db, grace=settings.grace, upload=settings.upload, batch=settings.batch)
+            found = await caches.leftovers(db, grace=settings.grace, batch=settings.batch)
         removed = await self._remove(found)
         if removed:
             async with self._transaction() as db:
@@ -73,7 +71,7 @@ class SweepCaches(LeaderService[Pass]):
         removed = []
         for one in found:
             try:
-                await self._objects.delete(one.object_key)
+                await self._stored.remove(one.object_key, one.part_bytes)
             except Unavailable as error:
                 log.warning("cache objects stay, the object store is away", error=str(error))
                 break

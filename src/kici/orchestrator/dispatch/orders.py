@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kici.engine.events import Trust
 from kici.orchestrator.dispatch.contract import Login
 from kici.orchestrator.lifecycle.limits import Limits
 from kici.orchestrator.lifecycle.retry import starts_by_itself
@@ -64,6 +65,7 @@ def dispatch(orders: Orders, claimed: Claimed, job_token: str, login: Login, *, 
             ref=orders.ref,
             username=login.username,
             password=login.password,
+            trusted=orders.event.trust is Trust.TRUSTED,
         ),
         lock_sha256=orders.lock_sha256,
         job_token=job_token,

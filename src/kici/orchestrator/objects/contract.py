@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator
-from typing import Protocol
+from datetime import timedelta
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from kici.orchestrator.errors import Conflict, Invalid, NotFound
 
+Method = Literal["GET", "PUT"]
 MAX_KEY = 1024
 _SEGMENT = re.compile(r"[A-Za-z0-9._=-]{1,255}")
 
@@ -61,6 +63,10 @@ class Objects(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[Entry]:
         """All objects below `prefix`, a key's first segments; in no order."""
+
+    async def sign(self, method: Method, key: str, lasts: timedelta) -> str | None:
+        """An address for this method and key alone, which works without credentials for so long; whoever has it can
+        use it, and again: it belongs in no log. None: the store cannot be reached but by us."""
 
 
 def check_key(key: str) -> str:

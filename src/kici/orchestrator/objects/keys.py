@@ -29,11 +29,15 @@ def step_log(run_id: str, job_name: str, attempt: int, step_index: int, upload: 
     return f"{folder}/step-{step_index}{suffix}.log.zst"
 
 
-def cache(entry_id: str) -> str:
-    """The id is made for each upload."""
-    return f"caches/{entry_id}"
+def cache(upload_id: str) -> str:
+    """Of an entry's parts; the id is made for each upload."""
+    return f"caches/{upload_id}"
 
 
-def artifact(run_id: str, name: str, job_id: str, attempt: int, upload: str) -> str:
-    """`upload` is unique for each request."""
-    return f"artifacts/{run_id}/{escape(name)}-{job_id}-{attempt}-{upload}"
+def artifact(run_id: str, name: str, upload_id: str) -> str:
+    """Of an artifact's parts; the id is made for each upload."""
+    return f"artifacts/{run_id}/{escape(name)}-{upload_id}"
+
+
+def part(key: str, number: int) -> str:
+    return f"{key}/{number}"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.objects.contract import Entry, ObjectExists, ObjectNotFound, check_key
+from kici.orchestrator.objects.contract import Entry, Method, ObjectExists, ObjectNotFound, check_key
 from kici.orchestrator.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Store
 
 log = structlog.get_logger(__name__)
 
@@ -29,15 +29,17 @@ _UNFINISHED = re.compile(r"#\d+$")
 
 
 class ObstoreObjects:
-    """`directory` is set for the file system only: there `sweep` finds what killed uploads left."""
+    """`directory` is set for the file system only: there `sweep` finds what killed uploads left. `signer` is the same
+    bucket under the address by which others reach it."""
 
-    def __init__(self, store: ObjectStore, *, directory: Path | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, directory: Path | None = None, signer: S3Store | None = None) -> None:
         import obstore
 
         self._obs: Any = obstore
         self._failures = (obstore.exceptions.BaseError, OSError)
         self._store = store
         self._directory = directory
+        self._signer = signer
 
     async def put(self, key: str, data: bytes | AsyncIterable[bytes], *, create: bool = False) -> None:
         source = data if isinstance(data, bytes) else _Source(data)
@@ -46,6 +48,7 @@ class ObstoreObjects:
                 self._store,
                 check_key(key),
                 source,
+                use_multipart=not isinstance(source, bytes),
                 chunk_size=PART_BYTES,
                 max_concurrency=2,
                 mode="create" if create else "overwrite",
@@ -113,6 +116,15 @@ class ObstoreObjects:
             for found in page:
                 yield Entry(found["path"], found["size"])
 
+    async def sign(self, method: Method, key: str, lasts: timedelta) -> str | None:
+        check_key(key)
+        if self._signer is None:
+            return None
+        try:
+            return str(await self._obs.sign_async(self._signer, method, key, lasts))
+        except self._failures as error:
+            raise self._translated(error, key) from error
+
     async def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
         """Remove what killed uploads left in the directory: nobody can read it, it only fills the disk.
 
@@ -151,29 +163,34 @@ class _Source:
 
 def open_objects(settings: Settings) -> ObstoreObjects:
     """The store that the settings name. Raises `SettingsError` where they do not fit together."""
-    from obstore.store import LocalStore, S3Store
+    from obstore.store import LocalStore
 
     if settings.storage_type == "filesystem":
         directory = settings.storage_fs_path or settings.data_dir / "objects"
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return ObstoreObjects(LocalStore(directory), directory=directory)
+        return ObstoreObjects(LocalStore(directory, automatic_cleanup=True), directory=directory)
     if settings.storage_type == "s3":
         if not settings.storage_bucket:
             raise SettingsError("KICI_STORAGE_TYPE=s3 needs KICI_STORAGE_BUCKET")
-        options: dict[str, Any] = {}
-        if settings.storage_region:
-            options["region"] = settings.storage_region
-        if settings.storage_endpoint:
-            options["endpoint"] = settings.storage_endpoint
-        return ObstoreObjects(
-            S3Store(
-                settings.storage_bucket,
-                prefix=settings.storage_prefix.strip("/") or None,
-                client_options={"allow_http": settings.storage_endpoint.startswith("http://")},
-                **options,
-            )
-        )
+        external = settings.storage_external_endpoint or settings.storage_endpoint
+        return ObstoreObjects(_bucket(settings, settings.storage_endpoint), signer=_bucket(settings, external))
     raise SettingsError(f"KICI_STORAGE_TYPE is {settings.storage_type!r}: use filesystem or s3")
+
+
+def _bucket(settings: Settings, endpoint: str) -> S3Store:
+    from obstore.store import S3Store
+
+    options: dict[str, Any] = {}
+    if settings.storage_region:
+        options["region"] = settings.storage_region
+    if endpoint:
+        options["endpoint"] = endpoint
+    return S3Store(
+        settings.storage_bucket,
+        prefix=settings.storage_prefix.strip("/") or None,
+        client_options={"allow_http": endpoint.startswith("http://")},
+        **options,
+    )
 
 
 def _sweep(directory: Path, before: float) -> int:

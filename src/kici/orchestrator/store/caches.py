@@ -34,6 +34,9 @@ class NewEntry(Struct, frozen=True):
     object_key: str
     run_id: str
     job_id: str
+    size_bytes: int
+    part_bytes: int
+    sha256: str
 
 
 class Entry(Struct, frozen=True):
@@ -42,6 +45,8 @@ class Entry(Struct, frozen=True):
     key: str
     object_key: str
     size_bytes: int
+    part_bytes: int | None
+    """None: it is one object, of a version before parts."""
     sha256: str
 
 
@@ -52,7 +57,7 @@ class Usage(Struct, frozen=True):
     trusted: int
 
 
-_COLUMNS = "id, scope, key, object_key, size_bytes, sha256"
+_COLUMNS = "id, scope, key, object_key, size_bytes, part_bytes, sha256"
 
 
 async def lock(db: Db, owner: Owner) -> None:
@@ -116,6 +121,21 @@ async def ready(db: Db, owner: Owner, scopes: Sequence[str], entry_id: str) -> E
     return None if row is None else Entry(**row)
 
 
+async def by_id(db: Db, owner: Owner, scopes: Sequence[str], entry_id: str) -> Entry | None:
+    """The same, also if it cannot be found any more while its objects are still there."""
+    row = await db.fetchrow(
+        f"""
+        select {_COLUMNS} from caches
+         where id = $4 and routing_key = $1 and repository = $2 and scope = any($3::text[])
+        """,  # noqa: S608 - constants
+        owner.routing_key,
+        owner.repository,
+        list(scopes),
+        entry_id,
+    )
+    return None if row is None else Entry(**row)
+
+
 async def touch(db: Db, entry_id: str) -> None:
     """It was found: at most once a minute that is noted."""
     await db.execute(
@@ -124,12 +144,13 @@ async def touch(db: Db, entry_id: str) -> None:
     )
 
 
-async def announce(db: Db, entry: NewEntry) -> None:
-    """Before its object is written."""
+async def publish(db: Db, entry: NewEntry) -> None:
+    """From now on it is found. The caller holds the repository's lock and has seen that the key is free."""
     await db.execute(
         """
-        insert into caches (id, routing_key, repository, scope, key, object_key, run_id, job_id)
-        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        insert into caches (id, routing_key, repository, scope, key, state, object_key, run_id, job_id, size_bytes,
+                            part_bytes, sha256)
+        values ($1, $2, $3, $4, $5, 'ready', $6, $7, $8, $9, $10, $11)
         """,
         entry.id,
         entry.owner.routing_key,
@@ -139,22 +160,10 @@ async def announce(db: Db, entry: NewEntry) -> None:
         entry.object_key,
         entry.run_id,
         entry.job_id,
+        entry.size_bytes,
+        entry.part_bytes,
+        entry.sha256,
     )
-
-
-async def publish(db: Db, entry_id: str, size_bytes: int, sha256: str) -> bool:
-    """From now on it is found. False if it was given up meanwhile. The caller holds the repository's lock and has seen
-    that the key is free."""
-    done = await db.execute(
-        """
-        update caches set state = 'ready', size_bytes = $2, sha256 = $3, created_at = now(), used_at = now()
-         where id = $1 and state = 'uploading'
-        """,
-        entry_id,
-        size_bytes,
-        sha256,
-    )
-    return bool(done == "UPDATE 1")
 
 
 async def usage(db: Db, owner: Owner) -> Usage:
@@ -220,19 +229,17 @@ async def expire(db: Db, ttl: timedelta, batch: int) -> int:
 class Leftover(Struct, frozen=True):
     id: str
     object_key: str
+    part_bytes: int | None
 
 
-async def leftovers(db: Db, *, grace: timedelta, upload: timedelta, batch: int) -> list[Leftover]:
-    """Objects that can go: not found any more for `grace`, in which whoever reads them ends, or not there after
-    `upload`."""
+async def leftovers(db: Db, *, grace: timedelta, batch: int) -> list[Leftover]:
+    """Objects that can go: not found any more for `grace`, in which whoever reads them ends."""
     rows = await db.fetch(
         """
-        select id, object_key from caches
-         where state <> 'ready' and used_at < now() - case state when 'gone' then $1::interval else $2::interval end
-         order by used_at limit $3
+        select id, object_key, part_bytes from caches
+         where state <> 'ready' and used_at < now() - $1::interval order by used_at limit $2
         """,
         grace,
-        upload,
         batch,
     )
     return [Leftover(**row) for row in rows]

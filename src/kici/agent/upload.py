@@ -1,0 +1,86 @@
+"""Sends an artifact or a cache entry: a stream of bytes is cut into parts, of which a few are on their way at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final, Literal
+
+import msgspec
+
+from kici.agent.errors import TransferFailed
+from kici.agent.job_api import JobApi
+from kici.agent.part_carrier import PartCarrier
+from kici.wire.api import UploadBegin, UploadBegun, UploadComplete, UploadDone
+
+IN_FLIGHT: Final = 2
+"""Parts that are being sent; one more is gathered meanwhile."""
+_JSON: Final = {"content-type": "application/json"}
+
+
+async def upload(
+    api: JobApi, kind: Literal["artifact", "cache"], name: str, data: AsyncIterator[bytes], what: str
+) -> str:
+    """Why it was not kept, in words; empty = it was, whole. Raises `TransferFailed`: `what` is the beginning of its
+    sentence.
+
+    `data` is read to its end also where it is for nothing: what is there already is not sent.
+    """
+    begin = msgspec.json.encode(UploadBegin(kind, name))
+    response = await api.repeated("POST", "uploads", what, content=begin, headers=_JSON)
+    begun = msgspec.json.decode(response.content, type=UploadBegun)
+    if not begun.upload_id:
+        async for _ in data:
+            pass
+        return begun.reason
+    path = f"uploads/{begun.upload_id}"
+    try:
+        async with PartCarrier(api, what, path, begun.urls) as carrier:
+            sent = await _send(carrier, data, begun.part_bytes)
+        response = await api.repeated(
+            "POST", f"{path}/complete", what, content=msgspec.json.encode(sent), headers=_JSON
+        )
+    except Exception:
+        with suppress(TransferFailed):  # it is removed in a day at the latest
+            await api.repeated("DELETE", path, what, pauses_s=())
+        raise
+    return msgspec.json.decode(response.content, type=UploadDone).reason
+
+
+async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: int) -> UploadComplete:
+    """A failure is raised between two pieces of `data`, never inside it: the caller reads the rest."""
+    digest, size, number = hashlib.sha256(), 0, 0
+    gathered = bytearray()
+    sending: deque[asyncio.Task[None]] = deque()
+
+    async def send(part: bytes) -> None:
+        nonlocal number
+        while len(sending) >= IN_FLIGHT:
+            await sending.popleft()
+        sending.append(asyncio.create_task(carrier.send(number, part)))
+        number += 1
+
+    try:
+        async for piece in data:
+            digest.update(piece)
+            size += len(piece)
+            gathered += piece
+            while len(gathered) >= part_bytes:
+                with memoryview(gathered) as view:
+                    part = bytes(view[:part_bytes])
+                del gathered[:part_bytes]
+                await send(part)
+            while sending and sending[0].done():
+                await sending.popleft()
+        if gathered:
+            await send(bytes(gathered))
+        while sending:
+            await sending.popleft()
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+    return UploadComplete(size, digest.hexdigest(), number)
