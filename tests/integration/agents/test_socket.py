@@ -41,8 +41,15 @@ async def test_labels_beyond_the_tokens_are_refused_by_name_and_the_automatic_on
     async with agents(good, bad):
         refusal = await turned_away(bad)
         assert refusal.code == 4011
-        assert refusal.reason == "the agent's token does not grant prod, kici:role:builder"
+        assert refusal.reason == "the agent's token does not grant kici:role:builder, prod"
         await good.connect()
+
+
+async def test_a_token_for_all_labels_does_not_grant_ours(here: Coordinator) -> None:
+    agent = FakeAgent(here.url, await here.agent_token(), labels=("kici:os:linux", "gpu", "kici:role:builder"))
+    async with agents(agent):
+        refusal = await turned_away(agent)
+    assert refusal.reason == "the agent's token does not grant kici:role:builder"
 
 
 async def test_a_protocol_that_nobody_shares_is_told_with_both_ranges(here: Coordinator) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +14,6 @@ from litestar.types import Guard
 from msgspec import Struct
 
 from kici.orchestrator.errors import Forbidden, Unauthorized
-from kici.orchestrator.identity import agent_labels
 from kici.orchestrator.identity.roles import PERMISSIONS, may
 from kici.orchestrator.identity.tokens import JOB_PREFIX, digest
 from kici.orchestrator.store import tokens
@@ -50,10 +48,6 @@ class AgentPrincipal(Struct, frozen=True):
     token_prefix: str
     labels: tuple[str, ...] | None
     """What its token lets it offer beside the automatic labels; None = any."""
-
-    def refused(self, offered: Sequence[str]) -> list[str]:
-        """The labels that it may not offer, sorted."""
-        return agent_labels.refused(self.labels, offered)
 
 
 class JobPrincipal(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kici.engine.labels import AUTOMATIC_PREFIXES, foreign
 
@@ -10,7 +10,7 @@ RESERVED = "kici:"
 """Labels of ours. The automatic ones tell what the agent is; another one only comes with a token that names it."""
 
 
-def refused(allowed: Sequence[str] | None, offered: Sequence[str]) -> list[str]:
+def refused(allowed: Collection[str] | None, offered: Sequence[str]) -> list[str]:
     """The labels that an agent may not offer with a token that allows `allowed` (None = any), sorted."""
     reserved = {
         label
