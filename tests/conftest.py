@@ -88,6 +88,9 @@ async def million_rows(million_url: str) -> AsyncIterator[Pool[Record]]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A temporary directory with a short path that other users may pass (`tmp_path` is closed to them when root)."""
-    with postgres.reachable_folder() as path:
+    """A temporary directory with a short path that other users may pass (`tmp_path` is closed to them when root).
+
+    For databases: in memory where there is room.
+    """
+    with postgres.reachable_folder(postgres.memory()) as path:
         yield path

@@ -77,7 +77,7 @@ def compare(
     floor_name: str,
     floors: Sequence[float],
     *,
-    limit: float,
+    limit: float | None,
     unit: str = "ms",
     at_least: bool = False,
 ) -> Result:

@@ -78,7 +78,8 @@ async def started(data: Path, fds: tuple[int, ...] = (), /, **variables: str) ->
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=fds,
     )
-    async with httpx.AsyncClient(timeout=10) as client:
+    # An inherited socket takes requests in before the program has started.
+    async with httpx.AsyncClient(timeout=60) as client:
         orchestrator = Orchestrator(process, data, client)
         try:
             yield orchestrator

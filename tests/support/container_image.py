@@ -18,9 +18,12 @@ PROGRAMS = [
     "bash",
     "sh",
     "cat",
+    "chmod",
     "chroot",
     "cut",
     "env",
+    "find",
+    "grep",
     "head",
     "id",
     "ln",
@@ -53,8 +56,8 @@ events_logger = "file"
 
 def skip_without_podman() -> None:
     missing = next((name for name in ("podman", "runc") if shutil.which(name) is None), None)
-    if os.geteuid() != 0:
-        pytest.skip("the containers of these tests are a root agent's")
+    if os.geteuid() != 0 and "XDG_RUNTIME_DIR" not in os.environ:
+        pytest.skip("this user has no place for containers: XDG_RUNTIME_DIR is not set")
     if missing:
         if os.environ.get("CI"):
             pytest.fail(f"{missing} is not installed")

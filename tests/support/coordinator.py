@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 from asyncpg import Pool, Record
 
@@ -178,8 +179,10 @@ async def running(
     interval: timedelta = DispatchSettings().interval,
     hearing: bool = True,
     pool_size: int = 10,
+    more: Callable[[Coordinator], list[Any]] = lambda one: [],
 ) -> AsyncIterator[Coordinator]:
-    """`interval` is of what looks around although nobody has told it to; without `hearing` nobody is told anything."""
+    """`interval` is of what looks around although nobody has told it to; without `hearing` nobody is told anything.
+    `more`: routes beside those of agents."""
     pool, log_pool = await create_pool(database_url, pool_size), await create_pool(database_url, 1)
     one = Coordinator(pool, database_url, limits or Limits(), settings or AgentSettings(), ttl, interval, log_pool)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -188,6 +191,7 @@ async def running(
         routes = [
             *agent_socket.routes(one.sockets),
             *job_context.routes(pool, one.access, Place("http://kici.test"), outputs),
+            *more(one),
         ]
         server = http.HttpServer(http.application(routes), listening)
         await one.lease.run_once()

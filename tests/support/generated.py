@@ -156,6 +156,14 @@ GENERATORS = {
     "raises": "    raise LookupError(NAME)",
     "wrong": """    return [job(NAME + " a", runs_on="linux", needs=["nobody"], steps=[STEPS])]""",
 }
+PERMISSIONS = (
+    *[""] * 5,
+    "'read-all'",
+    "{'artifacts': 'write'}",
+    "{'secret_outputs': 'write', 'caches': 'write'}",
+    "{}",
+)
+RESOURCES = (*[""] * 14, 'resources={"cpus": 1, "memory": "1g"}', 'resources={"requests": {"memory": "1000000g"}}')
 ENDINGS = (*[""] * 37, "timeout", "person", "person")
 CONDITIONS = ("on_success", "always", "on_skip", "on_failure", "failed", "skipped")
 
@@ -169,6 +177,7 @@ class Job(Struct, frozen=True):
     hooks: tuple[tuple[str, str], ...]
     generator: str = ""
     """It is none itself: a function makes jobs with its steps."""
+    resources: str = ""
 
 
 class Workflow(Struct, frozen=True):
@@ -177,6 +186,7 @@ class Workflow(Struct, frozen=True):
     hooks: tuple[tuple[str, str], ...]
     ending: str
     """Of a last job, which runs until the run's `timeout` cancels it, or a `person` does; empty = there is none."""
+    permissions: str = ""
 
 
 @st.composite
@@ -185,7 +195,13 @@ def workflows(draw: DrawFn) -> Workflow:
     for place in range(draw(st.integers(1, 4))):
         jobs.append(draw(_jobs(place)))
     rule = draw(st.sampled_from(["", "", "", "yes", "no", "changed"]))
-    return Workflow(tuple(jobs), rule, draw(_hooks(("on_failure", "cleanup"))), draw(st.sampled_from(ENDINGS)))
+    return Workflow(
+        tuple(jobs),
+        rule,
+        draw(_hooks(("on_failure", "cleanup"))),
+        draw(st.sampled_from(ENDINGS)),
+        draw(st.sampled_from(PERMISSIONS)),
+    )
 
 
 @st.composite
@@ -198,6 +214,7 @@ def _jobs(draw: DrawFn, place: int) -> Job:
         steps=tuple(draw(st.lists(st.sampled_from(["fine", "facts", *STEPS]), min_size=1, max_size=3))),
         hooks=draw(_hooks(HOOKS)),
         generator=draw(st.sampled_from([""] * 9 + list(GENERATORS))),
+        resources=draw(st.sampled_from(RESOURCES)),
     )
 
 
@@ -215,10 +232,13 @@ def text(name: str, workflow: Workflow) -> str:
             lines.append(_generator(f"{name}_{place}", f"job {place}", needs, job))
             continue
         options = ['runs_on="linux"', f"needs=[{needs}]", MATRICES[job.matrix], RULES[job.rule], *_written(job.hooks)]
+        options.append(job.resources)
         steps = ", ".join(_step(number, kind) for number, kind in enumerate(job.steps))
         lines.append(f"{name}_{place} = job({f'job {place}'!r}, steps=[{steps}], {', '.join(filter(None, options))})")
     listed = [f"{name}_{place}" for place in range(len(workflow.jobs))]
     options = [RULES[workflow.rule], *_written(workflow.hooks)]
+    if workflow.permissions:
+        options.append(f"permissions={workflow.permissions}")
     if workflow.ending:
         needs = ", ".join(f'{one}.when("always")' for one in listed)
         lines.append(

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kici.engine import kici_files, lockfile
 
@@ -25,11 +26,21 @@ class KiciRepository:
     """Below `root`; each job of workflow `ci` is a list of shell commands."""
 
     def __init__(
-        self, root: Path, jobs: Mapping[str, Sequence[str]], *, grace_period_ms: int = 500, checkout: bool = True
+        self,
+        root: Path,
+        jobs: Mapping[str, Sequence[str]],
+        *,
+        grace_period_ms: int = 500,
+        checkout: bool = True,
+        options: Mapping[str, Any] | None = None,
+        registries: tuple[lockfile.LockRegistry, ...] = (),
     ) -> None:
+        """`options`: of every job in the lock file."""
         self.root = root
         self._grace_period_ms = grace_period_ms
         self._checkout = checkout
+        self._options = options or {}
+        self.registries = registries
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
         self.write({"README.md": "hello\n", ".kici/workflows/ci.py": self._module(jobs)})
@@ -73,11 +84,14 @@ class KiciRepository:
                 runs_on=("linux",),
                 grace_period_ms=self._grace_period_ms,
                 checkout=self._checkout,
+                **self._options,
             )
             for name, commands in jobs.items()
         )
         place = lockfile.SourceLocation(".kici/workflows/ci.py")
-        workflow = lockfile.LockWorkflow("ci", place, "ci", "0" * 64, triggers=(), jobs=locked)
+        workflow = lockfile.LockWorkflow(
+            "ci", place, "ci", "0" * 64, triggers=(), jobs=locked, registries=self.registries
+        )
         self.write({lockfile.PATH: lockfile.encode(lockfile.LockFile(1, "0" * 64, files, (workflow,))).decode()})
 
     def _module(self, jobs: Mapping[str, Sequence[str]]) -> str:

@@ -26,10 +26,23 @@ HISTORY = 1_000_000
 REFERRING = ("event_payloads", "execution_job_needs", "secret_outputs", "execution_jobs")
 """Tables that refer to those below, and so become unlogged before them."""
 TABLES = ("dispatch_queue", "execution_runs", "execution_jobs", "execution_steps", "event_log")
-BESIDE = ("execution_job_needs", "artifacts", "outbox", "log_chunks_2026010203", "concurrency_groups")
-"""Tables of which there are 100,000 rows or more besides."""
+BESIDE = ("execution_job_needs", "artifacts", "outbox", "concurrency_groups")
+"""Tables of which there are 100,000 rows or more besides, as of the partition of the logs."""
+LOG_CHUNKS = "log_chunks_2026010203"
 LOG_HOUR = "2026-01-02 03:00:00+00"
 """Of the partition that holds chunks of 100 steps, 1,000 of each."""
+
+INDEXES = """
+select case when k.oid is null then 'drop index ' || i.indexrelid::regclass
+            else 'alter table ' || i.indrelid::regclass || ' drop constraint ' || quote_ident(k.conname) end as removal,
+       case when k.oid is null then pg_get_indexdef(i.indexrelid)
+            else 'alter table ' || i.indrelid::regclass || ' add constraint ' || quote_ident(k.conname) || ' '
+                 || pg_get_constraintdef(k.oid) end as making
+  from pg_index i left join pg_constraint k on k.conindid = i.indexrelid and k.contype in ('p', 'u')
+ where i.indrelid = any($1::regclass[])
+   and not exists (select from pg_constraint f where f.conindid = i.indexrelid and f.contype = 'f')
+"""
+"""How each index goes and comes back; but for those to which foreign keys refer."""
 
 ROWS = """
 insert into label_sets (key, labels, excludes)
@@ -119,27 +132,20 @@ select '2026-01-02 03:00:00+00', ('0000000c-0000-4000-8000-' || lpad(to_hex(step
 
 async def fill(db: Connection[Record], *, waiting: int = WAITING, history: int = HISTORY) -> None:
     """Put the rows into an empty migrated database, and tell the planner."""
-    indexes = await db.fetch(
-        """
-        select c.relname as name, pg_get_indexdef(i.indexrelid) as definition
-          from pg_index i join pg_class c on c.oid = i.indexrelid
-         where i.indrelid = any($1::regclass[])
-           and not exists (select from pg_constraint k where k.conindid = i.indexrelid)
-        """,
-        list(TABLES),
-    )
+    unlogged = tuple(dict.fromkeys((*REFERRING, *TABLES, *BESIDE)))
     async with db.transaction():
-        for table in dict.fromkeys((*REFERRING, *TABLES)):
+        for table in unlogged:
             await db.execute(f"alter table {table} set unlogged")
         await db.execute("set local session_replication_role = replica")  # foreign keys are not looked up row by row
         await db.execute("set local maintenance_work_mem = '256MB'")
-        if indexes:
-            await db.execute(f"drop index {', '.join(row['name'] for row in indexes)}")
+        indexes = await db.fetch(INDEXES, list(unlogged))
+        for index in indexes:
+            await db.execute(index["removal"])
         await db.execute(
             ROWS.replace("{{}}", "{}").replace("{waiting}", str(waiting)).replace("{history}", str(history))
         )
-        for row in indexes:
-            await db.execute(row["definition"])
+        for index in indexes:
+            await db.execute(index["making"])
     await db.execute("vacuum analyze")
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from kici.dependencies.uv import find_uv
 
 USER, PASSWORD = "builder", "s3cr3t-of-the-index"
+TOKEN_USER = "__token__"
+"""Whose password is `PASSWORD` too."""
 
 
 class PackageIndex:
@@ -25,6 +27,8 @@ class PackageIndex:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.moved_to = ""
+        """Address of another index, to which requests for private files are sent on."""
         self.requests: list[tuple[str, str]] = []
         """Path, authorization."""
         self.allowed = threading.Event()
@@ -126,8 +130,10 @@ class PackageIndex:
         self.asked.set()
         self.allowed.wait(60)
         part, kind, name = request.path.strip("/").split("/", 2)
-        expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        if part == "private" and given != expected:
+        expected = ["Basic " + base64.b64encode(f"{user}:{PASSWORD}".encode()).decode() for user in (USER, TOKEN_USER)]
+        if part == "private" and self.moved_to and kind == "files":
+            self._send(request, 302, b"", ("location", f"{self.moved_to}/public/files/{name}"))
+        elif part == "private" and given not in expected:
             self._send(request, 401, b"", ("www-authenticate", 'Basic realm="index"'))
         elif kind == "simple":
             links = (

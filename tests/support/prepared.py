@@ -10,17 +10,16 @@ from pathlib import Path
 
 from kici.orchestrator.store import migrate
 from kici.orchestrator.store.embedded import EmbeddedPostgres
+from tests.support.postgres import memory
 
 _made: Path | None = None
 _making = asyncio.Lock()
 
 
 async def copy_to(postgres: Path) -> None:
-    """Fill `postgres`, the directory below a data directory, as if a coordinator had been started and stopped there."""
+    """Fill `postgres`, an empty directory, as if a coordinator had been started and stopped there."""
     async with _making:
         source = await _make()
-    postgres.parent.mkdir(parents=True, exist_ok=True)
-    postgres.mkdir(mode=0o711)
     for part in ("data", "password", "bin"):
         if (source / part).exists():
             await _run("cp", "-a", "--reflink=auto", str(source / part), str(postgres / part))
@@ -29,7 +28,7 @@ async def copy_to(postgres: Path) -> None:
 async def _make() -> Path:
     global _made
     if _made is None:
-        folder = Path(tempfile.mkdtemp(prefix="kici-prepared-"))
+        folder = Path(tempfile.mkdtemp(prefix="kici-prepared-", dir=memory()))
         folder.chmod(0o711)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         server = EmbeddedPostgres(folder / "postgres", settings={"fsync": "off"}, sync_init=False)

@@ -10,7 +10,7 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 from kici.engine.events import Event, EventType
-from kici.engine.lockfile import LockConcurrency, LockGenerator, LockJob
+from kici.engine.lockfile import Level, LockConcurrency, LockGenerator, LockJob
 from kici.engine.plan import plan
 from kici.orchestrator.lifecycle.new_run import settle_new_runs
 from kici.orchestrator.store import runs
@@ -84,6 +84,7 @@ async def make_run(
     concurrency: LockConcurrency | None = None,
     generators: Sequence[LockGenerator] = (),
     scope: str = "",
+    permissions: dict[str, Level] | None = None,
     **event: Any,
 ) -> Made:
     """`problems` names jobs that fail at birth, `skipped` those whose rules do not want them, `reused` those that are
@@ -91,7 +92,10 @@ async def make_run(
     repository's."""
     happened = Event(EventType.PUSH, branch="main", sha=SHA, repo=repo, **event)
     new: list[NewJob] = []
-    planned = plan(workflow("ci", jobs=jobs, generators=tuple(generators), concurrency=concurrency), happened)
+    planned = plan(
+        workflow("ci", jobs=jobs, generators=tuple(generators), concurrency=concurrency, permissions=permissions),
+        happened,
+    )
     assert not planned.concurrency_problem
     ids = {one.name: str(uuid.uuid4()) for one in planned.jobs}
     for one in planned.jobs:

@@ -19,6 +19,7 @@ import httpx
 
 from kici.runner.processes import descendants
 from tests.support import prepared
+from tests.support.postgres import memory, reachable_folder
 
 T = TypeVar("T")
 TERMINAL = {"success", "failed", "cancelled"}
@@ -221,16 +222,18 @@ async def running(*options: str, **env: str) -> AsyncIterator[Stack]:
     base = Path(tempfile.mkdtemp(prefix="kici-system-"))
     base.chmod(0o755)
     stack = Stack(base, env, options)
-    try:
+    with contextlib.ExitStack() as left:
+        left.callback(shutil.rmtree, base, ignore_errors=True)
         if "KICI_DATABASE_URL" not in env:
-            await prepared.copy_to(stack.data / "postgres")
-        await stack.start()
-        yield stack
-    finally:
+            postgres = left.enter_context(reachable_folder(memory()))
+            await prepared.copy_to(postgres)
+            stack.data.mkdir()
+            (stack.data / "postgres").symlink_to(postgres)
         try:
-            await stack.stop()
+            await stack.start()
+            yield stack
         finally:
-            shutil.rmtree(base, ignore_errors=True)
+            await stack.stop()
 
 
 def command_line(pid: int) -> str:

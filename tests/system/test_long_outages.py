@@ -15,7 +15,7 @@ import pytest
 from kici.orchestrator.store.embedded import EmbeddedPostgres
 from tests.support import replicas
 from tests.support.cut import Cable
-from tests.support.postgres import reachable_folder
+from tests.support.postgres import memory, reachable_folder
 from tests.support.replicas import Replicas
 
 LONGER_S = 12.0
@@ -47,7 +47,7 @@ ci = workflow("ci", on=push(), jobs=[again, once])
 
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedPostgres]:
-    with reachable_folder() as folder:
+    with reachable_folder(memory()) as folder:
         server = EmbeddedPostgres(Path(folder))
         await server.start()
         try:

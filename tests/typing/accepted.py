@@ -22,6 +22,7 @@ from kici import (
     ManualEvent,
     Output,
     PullRequestEvent,
+    Resources,
     Result,
     Retry,
     ReviewCommentEvent,
@@ -50,6 +51,7 @@ from kici import (
     parallel,
     pr,
     push,
+    registry,
     rule,
     schedule,
     setup,
@@ -330,4 +332,15 @@ on_everything = workflow(
 
 job("release", runs_on="linux", checkout=Checkout(depth=0, tags=True), steps=["git describe"])
 job("app", runs_on="linux", checkout=Checkout(sparse="src/app", submodules=True, lfs=True), steps=["make"])
+job("big", runs_on="linux", resources={"cpus": 2, "memory": "4g"}, steps=["make"])
+job("wide", runs_on="linux", resources={"requests": {"cpus": 0.5}, "limits": {"memory": 2**32}}, steps=["make"])
+job("high", runs_on="linux", resources=Resources(requests={"memory": "1g"}, limits={"memory": "4g"}), steps=["make"])
+job("kept", runs_on="linux", sandbox="isolated", steps=["make"])
 job("all", runs_on="linux", checkout=Checkout(sparse=("a", "b"), submodules="recursive"), steps=["make"])
+
+workflow(
+    "packages", jobs=[job("a", runs_on="linux", steps=["true"])], registries=[registry("https://h/s", token_secret="T")]
+)
+
+workflow("few", jobs=[job("a", runs_on="linux", steps=["true"])], permissions={"caches": "read", "events": "write"})
+workflow("read", jobs=[job("a", runs_on="linux", steps=["true"])], permissions="read-all")

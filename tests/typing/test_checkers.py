@@ -56,6 +56,9 @@ REFUSED = {
         async def other(ctx: Ctx) -> None:
             ctx.annotate("info", "x")  # refused
     """,
+    "a_resource_is_misspelt": 'job("b", runs_on="linux", steps=[number], resources={"cpu": 1})  # refused',
+    "a_sandbox_is_misspelt": 'job("b", runs_on="linux", steps=[number], sandbox="isolate")  # refused',
+    "a_permission_is_misspelt": 'workflow("ci", jobs=[a], permissions={"caches": "wirte"})  # refused',
     "a_matrix_has_no_floats": 'job("b", runs_on="linux", steps=[number], matrix={"python": [3.10]})  # refused',
     "a_step_is_no_job": 'workflow("ci", on=push(), jobs=[number])  # refused',
     "a_trigger_is_called": 'workflow("ci", on=push, jobs=[a])  # refused',
@@ -71,7 +74,7 @@ REFUSED = {
             ctx.shell("true")  # refused
     """,
     "definitions_are_frozen": 'a.name = "b"  # refused',
-    "a_name_comes_later": "from kici import registry  # refused",
+    "a_name_comes_later": "from kici import fixture  # refused",
     "backoff_is_one_of_two": 'Retry(2, backoff="linear")  # refused',
     "pending_is_one_of_two": 'concurrency("x", pending="latest")  # refused',
 }

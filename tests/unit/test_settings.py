@@ -106,6 +106,7 @@ def test_a_variable_that_is_not_read_is_told_with_the_nearest_name(variable: str
         "KICI_TEST_DATABASE_URL",
         "KICI_SANDBOX",
         "KICI_SANDBOX_PROFILE",
+        "KICI_SANDBOX_ALLOW",
         "KICI_SANDBOX_NETWORK",
         "KICI_ORCHESTRATOR_URL",
         "KICI_WORK_DIR",

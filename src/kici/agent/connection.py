@@ -13,6 +13,7 @@ import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from kici.agent import proxies
 from kici.agent.backoff import delays
 from kici.agent.errors import TurnedAway
 from kici.agent.outbox import Outbox
@@ -67,6 +68,20 @@ class Receiver(Protocol):
 
 class _Lost(Exception):
     """This socket is of no more use; the message says why."""
+
+
+def dial(url: str) -> connect:
+    """A socket to the orchestrator, for `async with`. Raises `SettingsInvalid` for a proxy that cannot be used."""
+    return connect(
+        url,
+        compression=None,
+        max_size=MAX_MESSAGE_BYTES,
+        open_timeout=OPEN_S,
+        close_timeout=2.0,
+        ping_interval=PING_S,
+        ping_timeout=3 * PING_S,
+        proxy=proxies.on_the_way_to(url),
+    )
 
 
 class Connection:
@@ -126,16 +141,7 @@ class Connection:
 
     async def _one(self) -> bool:
         """One socket, from dialling to its end. True if it was welcomed."""
-        connecting = connect(
-            self._url,
-            compression=None,
-            max_size=MAX_MESSAGE_BYTES,
-            open_timeout=OPEN_S,
-            close_timeout=2.0,
-            ping_interval=PING_S,
-            ping_timeout=3 * PING_S,
-        )
-        async with connecting as ws:
+        async with dial(self._url) as ws:
             _limit_unsent(ws)
             try:
                 welcome = await self._shake_hands(ws)

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -26,9 +26,11 @@ from kici.agent.sandbox.slot_users import PACKAGES_UIDS
 from kici.agent.settings import Settings
 from kici.agent.uv_sync import Installation
 from kici.agent.workspace import Owner, Workspace
+from kici.dependencies import registries
 from kici.dependencies.declared import Declared, declared, key
 from kici.dependencies.errors import DependenciesInvalid, UvMissing
 from kici.dependencies.uv import credentials
+from kici.engine.lockfile import LockRegistry
 from kici.wire.context import JobContext
 
 log = structlog.get_logger(__name__)
@@ -46,13 +48,22 @@ class Dependencies:
         """Environments that are being made, checked or handed over, and caches that are in use; and by how many."""
 
     async def prepare(
-        self, space: Workspace, files: Mapping[str, bytes], known: JobContext, say: Callable[[str], None]
+        self,
+        space: Workspace,
+        files: Mapping[str, bytes],
+        known: JobContext,
+        say: Callable[[str], None],
+        private: Sequence[LockRegistry] = (),
     ) -> bool:
-        """Fill the workspace's `packages/`. False: the workflow needs none. Raises `PreparationFailed`, `DiskFull`."""
+        """Fill the workspace's `packages/`. False: the workflow needs none. Raises `PreparationFailed`, `DiskFull`.
+
+        `private`: the indexes that want a token, which is one of the job's secrets.
+        """
         try:
             wanted = declared(files)
             if wanted is not None:
-                await self._prepare(space, wanted, known, say)
+                opened = registries.opened(wanted.project, private, known.secrets)
+                await self._prepare(space, wanted, known, credentials(known.secrets) | opened, say)
         except (DependenciesInvalid, UvMissing) as error:
             raise PreparationFailed(str(error)) from error
         except OSError as error:
@@ -74,8 +85,15 @@ class Dependencies:
                 freed += size
         return freed
 
-    async def _prepare(self, space: Workspace, wanted: Declared, known: JobContext, say: Callable[[str], None]) -> None:
-        builds, opened = self._settings.dependency_builds, credentials(known.secrets)
+    async def _prepare(
+        self,
+        space: Workspace,
+        wanted: Declared,
+        known: JobContext,
+        opened: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        builds = self._settings.dependency_builds
         scope = hashlib.sha256(known.event.repo.encode()).hexdigest()[:16] if builds or opened else ""
         trust = known.event.trust.value
         home = self._home(trust)

@@ -58,7 +58,7 @@ class Disk:
     async def run_once(self) -> None:
         """Look, and evict caches if there is too little room. What is thrown away is free a little later."""
         if self.look():
-            free_bytes, free_inodes = _free(self._work_dir)
+            free_bytes, free_inodes = free(self._work_dir)
             # Inodes cannot be asked for: whatever has been used least recently goes, a tenth of what is wanted at once.
             wanted = self._min_free_bytes - free_bytes
             if free_inodes is not None and free_inodes < self._min_free_inodes:
@@ -70,7 +70,7 @@ class Disk:
 
     def look(self) -> str:
         """Why no job is to be taken now; empty = there is room."""
-        problem = self._missing()
+        problem = self._problem()
         if bool(problem) != bool(self.problem):
             self.problem = problem
             if problem:
@@ -80,21 +80,27 @@ class Disk:
             self._on_change()
         return self.problem
 
-    def _missing(self) -> str:
-        free_bytes, free_inodes = _free(self._work_dir)
-        missing = []
-        if free_bytes < self._min_free_bytes:
-            missing.append(f"{free_bytes:,} bytes free, KICI_MIN_FREE_BYTES is {self._min_free_bytes:,}")
-        if free_inodes is not None and free_inodes < self._min_free_inodes:
-            missing.append(f"{free_inodes:,} inodes free, KICI_MIN_FREE_INODES is {self._min_free_inodes:,}")
-        if not missing:
+    def _problem(self) -> str:
+        found = missing(self._work_dir, self._min_free_bytes, self._min_free_inodes)
+        if not found:
             return ""
         left = len(self._left())
         also = f"; {left} of jobs' directories could not be removed, see the agent's log" if left else ""
-        return f"disk: {' and '.join(missing)} in {self._work_dir}{also}"
+        return f"disk: {found} in {self._work_dir}{also}"
 
 
-def _free(directory: Path) -> tuple[int, int | None]:
+def missing(work_dir: Path, min_free_bytes: int, min_free_inodes: int) -> str:
+    """What there is too little of; empty = there is room."""
+    free_bytes, free_inodes = free(work_dir)
+    told = []
+    if free_bytes < min_free_bytes:
+        told.append(f"{free_bytes:,} bytes free, KICI_MIN_FREE_BYTES is {min_free_bytes:,}")
+    if free_inodes is not None and free_inodes < min_free_inodes:
+        told.append(f"{free_inodes:,} inodes free, KICI_MIN_FREE_INODES is {min_free_inodes:,}")
+    return " and ".join(told)
+
+
+def free(directory: Path) -> tuple[int, int | None]:
     """Bytes and inodes; a file system that does not count inodes says that it has none at all."""
     room = os.statvfs(directory)
     return room.f_bavail * room.f_frsize, room.f_favail if room.f_files else None

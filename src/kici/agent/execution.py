@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from kici.agent import job_disk, pulse
 from kici.agent.post_mortem import PostMortem
-from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
+from kici.agent.pulse import Pulse
+from kici.agent.runner_link import RunnerLink
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
 from kici.agent.step_order import ProtocolBroken, StepOrder
 from kici.agent.transfers import Keeper, Transfers
-from kici.engine import failure, timeouts
+from kici.engine import failure, permissions, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lockfile import LockJob, LockStep, StepKind
 from kici.errors import KiciError
+from kici.runner.processes import descendants
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import (
-    MAX_BYTES,
     MAX_SECRET_CHARS,
     Annotated,
     ArtifactBegin,
@@ -37,19 +41,17 @@ from kici.wire.runner import (
     CacheFetch,
     Cancel,
     Emit,
-    FromHost,
     FromRunner,
     JobEnded,
     Mask,
     Output,
+    Pong,
     Ready,
     SecretOutput,
     Start,
     StepEnded,
     StepStarted,
     Summarized,
-    from_host,
-    from_runner,
 )
 
 READY_S = 60.0
@@ -62,7 +64,13 @@ CACHE_S = 300.0
 RULE_S = 60.0
 """For a rule that is a function to answer, within the step before which it is asked."""
 LAST_S = 1.0
-"""For reading what a dead runner has said."""
+"""Without a word from a dead runner's socket: it has said all."""
+STANDBY_ASK_S = 15.0
+"""Between two questions to a runner that stands ready."""
+STANDBY_SILENT_S = 30.0
+"""For its answer. Then it is replaced, which costs no job anything."""
+HAND_OVER_S = 1.0
+"""A question that is older, and not answered yet: no job is handed over."""
 MAX_OUTPUT_BYTES = 65_536
 _MAX_MASKS = 10_000
 
@@ -98,18 +106,30 @@ class RunnerFailed(KiciError):
 class Execution:
     """`prepare`, then `run` once, and always `close`. `cancel` may come at any time in between."""
 
-    def __init__(self, sandbox: Sandbox, spec: BoxSpec) -> None:
+    def __init__(self, sandbox: Sandbox, spec: BoxSpec, *, disk_bytes: int | None = None) -> None:
+        """`disk_bytes`: what the job's directory may hold; None = no limit."""
         self._sandbox = sandbox
         self._spec = spec
+        self._disk_bytes = disk_bytes
+        self._limits = spec.limits
         self._box: Box | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._link: RunnerLink | None = None
         self._sink: Sink  # until `run` there is nobody, and nothing to tell
         self._transfers: Transfers
         self._job: LockJob | None = None
         self._order: StepOrder | None = None
         self._began = False
         """The runner has been told what to do: what it hears before that it would take for its job."""
+        self._pulse = Pulse(
+            ask=lambda: self._linked.ask(),
+            listens=lambda: self._linked.listens,
+            works=lambda: self._order is not None and any(self._order.running()),
+            is_stopped=self._is_stopped,
+        )
+        self._ready = 0
+        """What the runner is called in its own PID namespace."""
+        self._pid: int | None = None
+        """On the host, once it was looked for."""
         self._post_mortem: PostMortem | None = None
         self._masks = 0
         self._verdict: JobEnded | None = None
@@ -135,17 +155,17 @@ class Execution:
         Raises `SandboxUnavailable`, or `RunnerFailed` with what the runner said last.
         """
         ours, theirs = socket.socketpair()
+        self._link = RunnerLink(ours)
         try:
             self._box = await self._sandbox.start(self._spec, theirs.fileno())
-            self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=MAX_BYTES)
         except BaseException:
-            ours.close()
+            await self._link.close()
             raise
         finally:
             theirs.close()
         try:
             async with asyncio.timeout(READY_S):
-                ready = await self._receive()
+                ready = await self._link.receive()
         except TimeoutError:
             raise RunnerFailed(f"the runner was not ready within {READY_S:.0f} s. {self._box.last_words()}") from None
         except UnreadableMessage as error:
@@ -155,11 +175,32 @@ class Execution:
             words = self._box.last_words()
             died = failure.of_runner(await self._box.wait(), "before it was ready")
             raise RunnerFailed(f"{died}: {words or 'it says nothing'}")
+        self._ready = ready.pid
+
+    def lower(self, limits: Limits) -> Limits:
+        """See `Box.lower`. After `prepare`."""
+        assert self._box
+        self._limits = self._box.lower(limits)
+        return self._limits
 
     async def lost(self) -> str:
-        """Wait until the runner has ended; how. After `prepare`."""
+        """Wait until the runner has ended, or does not answer any more; how. After `prepare`, before `run`."""
         assert self._box
-        return failure.of_runner(await self._box.wait(), "while it stood ready")
+        self._is_stopped()  # so that its process is known when a job comes
+        ended = asyncio.create_task(self._box.wait())
+        try:
+            while not (await asyncio.wait([ended], timeout=STANDBY_ASK_S))[0]:
+                if not await self._linked.answers(ended, STANDBY_SILENT_S):
+                    why = " (it is stopped)" if self._is_stopped() else ""
+                    return f"the runner did not answer for {STANDBY_SILENT_S:g} s while it stood ready{why}"
+            return failure.of_runner(ended.result(), "while it stood ready")
+        finally:
+            ended.cancel()
+
+    @property
+    def is_silent(self) -> bool:
+        """The runner, which waits for its job, would not take one now."""
+        return self._ready > 0 and (self._linked.waits_longer_than(HAND_OVER_S) or self._is_stopped())
 
     async def run(self, start: Start, *, sink: Sink, spent_s: float = 0.0) -> JobEnded:
         """Run the job to its end. Whatever happens inside, this returns, and no process of the job is left.
@@ -167,17 +208,25 @@ class Execution:
         `spent_s` of the job's timeout are over.
         """
         assert self._box
-        assert self._writer
         if self._cancelled:  # before it began: nothing of it runs
             await self._box.kill()
             return JobEnded("cancelled", self._cancelled, reason=Reason.CANCELLED)
-        self._sink, self._transfers = sink, Transfers(sink, self._send)
+        self._sink, self._transfers = (
+            sink,
+            Transfers(
+                sink, self._linked.send, partial(permissions.refusal, start.context.workflow, start.job.permissions)
+            ),
+        )
         self._job, self._order = start.job, StepOrder(start.job)
-        self._post_mortem = PostMortem(start.job, self._box, self._spec.limits, self._spec.root, self._sink.hide)
+        self._post_mortem = PostMortem(start.job, self._box, self._limits, self._spec.root, self._sink.hide)
         self._post_mortem.watch()
         conversation = asyncio.create_task(self._converse(start))
         stopped = asyncio.create_task(self._stopping.wait())
         died = asyncio.create_task(self._box.wait())
+        watches = [asyncio.create_task(self._give_up(self._pulse.lost(), Reason.RUNNER))]
+        if self._disk_bytes is not None:
+            full = job_disk.exceeded(self._writable(), self._disk_bytes, self._processes)
+            watches.append(asyncio.create_task(self._give_up(full, Reason.DISK_FULL)))
         try:
             if start.job.timeout_ms is not None:
                 limit_ms = start.job.timeout_ms
@@ -193,23 +242,32 @@ class Execution:
                         "failed", "the runner closed its socket before the job ended", reason=Reason.RUNNER
                     )
             elif died.done():
-                # What it said last may still be in the socket, which a process that it forked may hold open.
-                await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
+                await self._hear_out(conversation, stopped)
             told = conversation.result() if conversation.done() else None
         finally:
             for timer in (self._deadline, *self._step_deadlines.values()):
                 if timer is not None:
                     timer.cancel()
-            for task in (stopped, died, conversation):
+            for task in (stopped, died, conversation, *watches):
                 task.cancel()
             self._post_mortem.stop()
             await self._box.kill()
             with suppress(asyncio.CancelledError):
                 await conversation
+            await asyncio.wait(watches)
             await self._transfers.close()
         ended = self._verdict or told or self._post_mortem.of_runner(await self._box.wait())
         await self._close_steps(ended)
         return self._post_mortem.of_job(ended)
+
+    async def _hear_out(self, conversation: asyncio.Task[JobEnded | None], stopped: asyncio.Task[bool]) -> None:
+        """What a dead runner said last is still in the socket, however slowly it is taken; but a process that it has
+        forked may hold the socket open, and say nothing."""
+        while not conversation.done() and not stopped.done():
+            received = self._linked.received
+            await asyncio.wait((conversation, stopped), timeout=LAST_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._linked.listens and self._linked.received == received:
+                return
 
     def cancel(self, reason: str, *, force: bool = False) -> None:
         """Ask the job to end: its steps get the grace period, unless `force`. Again with `force`: kill at once."""
@@ -222,10 +280,8 @@ class Execution:
         """Leave nothing behind. Safe at any time, and again."""
         if self._box is not None:
             await self._box.kill()
-        if self._writer is not None:
-            self._writer.close()
-            with suppress(OSError):
-                await self._writer.wait_closed()
+        if self._link is not None:
+            await self._link.close()
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,39 +300,59 @@ class Execution:
 
     def _ask_to_end(self, cancel: Cancel) -> None:
         assert self._job
-        assert self._writer
         if self._deadline is not None:
             self._deadline.cancel()
         for timer in self._step_deadlines.values():
             timer.cancel()
-        self._writer.write(_frame(cancel))
+        self._linked.write(cancel)
         grace_s = self._job.grace_period_ms / 1000
         self._deadline = asyncio.get_running_loop().call_later(grace_s + REPORT_S, self._stopping.set)
 
     def _step_timeout(self, name: str, limit_s: float) -> None:
         if self._verdict is None:
             error = f"step {name!r} did not stop at its timeout of {limit_s:g} s: the job was killed"
+            if excuse := self._pulse.excuse():
+                error += f"; {excuse}"
             self._verdict = JobEnded("failed", error, reason=Reason.TIMEOUT)
         self._stopping.set()
+
+    async def _give_up(self, waiting: Awaitable[str], kind: Reason) -> None:
+        """The job is killed when `waiting` returns why."""
+        why = await waiting
+        if self._verdict is None:
+            self._verdict = JobEnded("failed", why, reason=kind)
+        self._stopping.set()
+
+    def _writable(self) -> list[Path]:
+        return [self._spec.root / name for name in ("src", "tmp", "home")]
+
+    def _processes(self) -> list[int]:
+        assert self._box
+        return [self._box.pid, *descendants(self._box.pid)]
+
+    def _is_stopped(self) -> bool:
+        assert self._box
+        if self._pid is None:
+            self._pid = pulse.host_pid(self._box.pid, self._ready)
+        return self._pid is not None and pulse.is_stopped(self._pid)
 
     # ── what the runner says ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _converse(self, start: Start) -> JobEnded | None:
         """Until the job has ended or the runner is gone (None)."""
         try:
-            assert self._writer
-            self._writer.write(_frame(start))
+            self._linked.write(start)
             self._began = True
             if self._cancelled:
                 self._begin_cancel(self._cancelled, self._forced)
-            await self._writer.drain()
             while True:
-                message = await self._receive()
+                message = await self._linked.receive()
                 if message is None:
                     return None
                 if isinstance(message, JobEnded):
                     return self._job_ended(message)
                 await self._heard(message)
+            return None
         except (UnreadableMessage, RunnerFailed, ProtocolBroken) as error:
             return JobEnded("failed", f"the runner broke the protocol: {error}", reason=Reason.RUNNER)
         except OSError:  # the runner is gone while we wrote
@@ -288,6 +364,9 @@ class Execution:
                 self._check(index == -1 or self._runs(index), f"output of step {index}")
                 self._check(len(data) <= MAX_OUTPUT_BYTES, f"{len(data):,} bytes of output at once")
                 await self._sink.output(index, data)
+            case Pong():
+                self._check(self._linked.answered(), "an answer that nobody asked for")
+                self._pulse.answered()
             case StepStarted(index, attempt):
                 await self._step_started(index, attempt)
             case StepEnded():
@@ -368,23 +447,10 @@ class Execution:
         if not fine:
             raise RunnerFailed(f"it sent {what}")
 
-    # ── the socket ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _send(self, message: FromHost) -> None:
-        assert self._writer
-        self._writer.write(_frame(message))
-        await self._writer.drain()
-
-    async def _receive(self) -> FromRunner | None:
-        """None if the runner has closed the socket, also in the middle of a message."""
-        assert self._reader
-        try:
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            if size > MAX_BYTES:
-                raise UnreadableMessage(f"a message of {size:,} bytes is over the limit of {MAX_BYTES:,}")
-            return from_runner.decode(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
+    @property
+    def _linked(self) -> RunnerLink:
+        assert self._link
+        return self._link
 
 
 def step_limit_s(step: LockStep, job: LockJob) -> float:
@@ -399,8 +465,3 @@ def step_limit_s(step: LockStep, job: LockJob) -> float:
 def _says_more(ended: JobEnded, verdict: JobEnded) -> bool:
     """Whether the runner ended the job as it was asked to, and a hook failed on the way."""
     return ended.status == "failed" and ended.error.startswith((f"{verdict.error} (", f"{verdict.status} ("))
-
-
-def _frame(message: FromHost) -> bytes:
-    body = from_host.encode(message)
-    return len(body).to_bytes(4, "big") + body

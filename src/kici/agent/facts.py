@@ -28,13 +28,17 @@ def check_tools() -> None:
         )
 
 
-def automatic_labels() -> tuple[str, ...]:
+def machine_labels() -> tuple[str, ...]:
     return labels.automatic(platform.system(), platform.machine(), socket.gethostname())
 
 
-def of_agent(settings: Settings) -> AgentFacts:
+def automatic_labels(choice: Choice) -> tuple[str, ...]:
+    return (*machine_labels(), *choice.labels)
+
+
+def of_agent(settings: Settings, choice: Choice) -> AgentFacts:
     """What steps see of the agent that runs them."""
-    given = automatic_labels()
+    given = automatic_labels(choice)
     return AgentFacts(
         settings.agent_id, (*settings.labels, *given), _first(given, "kici:os:"), _first(given, "kici:arch:")
     )

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kici.agent import ca_bundle, checkout, context, environment, facts, verify_kici
+from kici.agent import ca_bundle, checkout, context, environment, facts, machine, verify_kici
 from kici.agent.dependencies import Dependencies
 from kici.agent.error_groups import leaves
 from kici.agent.errors import AgentError, DiskFull, PreparationFailed, PreparationTimeout, is_disk_full
@@ -27,15 +27,16 @@ from kici.agent.masking import Secrets
 from kici.agent.mirrors import Mirrors
 from kici.agent.outbox import Frame, Outbox
 from kici.agent.reporter import Reporter
+from kici.agent.sandbox.choose import Choice
 from kici.agent.secret_forms import is_too_short
 from kici.agent.settings import Settings
 from kici.agent.silence import Silence
-from kici.agent.standby import Standby
+from kici.agent.standby import Place, Standby
 from kici.agent.workspace import Workspace
-from kici.engine import evaluation, timeouts
+from kici.engine import evaluation, labels, timeouts
 from kici.engine.failure import Reason
 from kici.engine.lifecycle import JobStatus, StepStatus
-from kici.engine.lockfile import PATH
+from kici.engine.lockfile import PATH, LockJob, LockSandbox
 from kici.wire.agent import AttemptRef, Dispatch, JobAccepted, JobStatusChanged
 from kici.wire.context import JobContext
 from kici.wire.runner import MIN_SECRET_BYTES, JobEnded, Start
@@ -56,6 +57,7 @@ class Workshop(Struct, frozen=True):
     """What every job of this agent uses."""
 
     settings: Settings
+    choice: Choice
     outbox: Outbox
     silence: Silence
     standby: Standby
@@ -169,7 +171,7 @@ class Job:
     async def _prepare(self, leaving: AsyncExitStack, processes: AsyncExitStack) -> _Prepared:
         place = await leaving.enter_async_context(self._shop.standby.take())
         processes.push_async_callback(place.vacate)
-        space, execution = place.space, place.execution
+        space = place.space
         leaving.push_async_callback(self._after, space)
         try:
             async with asyncio.TaskGroup() as group:
@@ -181,7 +183,25 @@ class Job:
             if any(is_disk_full(error) for error in leaves(errors)):
                 raise DiskFull(self._shop.settings.work_dir) from errors
             raise _most_telling(errors) from errors
+        await self._keep_apart(locked.result().job, place)
+        execution = place.execution
+        problem = machine.limit(locked.result().job, execution, self._shop.settings.limits, self._reporter.say)
+        if problem:
+            raise PreparationFailed(problem)
         return _Prepared(execution, self._start(space, execution, locked.result(), known.result()))
+
+    async def _keep_apart(self, job: LockJob, place: Place) -> None:
+        """That the job is kept as it asks: the orchestrator has looked at our labels, and they must be true."""
+        if job.sandbox is None:
+            return
+        choice = self._shop.choice
+        if labels.sandbox_label(job.sandbox) not in choice.labels:
+            raise PreparationFailed(
+                f"the job asks for sandbox {job.sandbox.value!r}, and this agent has {choice.sandbox.name}: see"
+                " KICI_SANDBOX there"
+            )
+        if job.sandbox is LockSandbox.IMAGE_BUILD and choice.image_builds not in (None, choice.sandbox):
+            await place.remake(choice.image_builds)
 
     async def _acknowledged(self) -> None:
         assert self._accepted
@@ -190,7 +210,7 @@ class Job:
             raise NotOurs(refusal)
 
     async def _context(self) -> JobContext:
-        known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings))
+        known = await context.load(self._dispatch, self._api, facts.of_agent(self._shop.settings, self._shop.choice))
         for name, value in known.secrets.items():
             self._secrets.add(value)
             if value and is_too_short(value):
@@ -214,7 +234,9 @@ class Job:
         verify_kici.write(files, space.kici)
         self._reporter.names(locked.job)
         self._reporter.say(f"verified {len(files)} files under .kici/ at {wanted.workflow_sha}")
-        self._has_packages = await self._shop.dependencies.prepare(space, files, await known, self._reporter.say)
+        self._has_packages = await self._shop.dependencies.prepare(
+            space, files, await known, self._reporter.say, locked.workflow.registries
+        )
         if locked.job.checkout:
             await checkout.work_tree(git, source, wanted, locked.job.checkout, self._shop.mirrors, self._reporter.say)
             self._reporter.say(f"checked out {wanted.sha}")
@@ -244,7 +266,11 @@ class Job:
             module=locked.workflow.source.file.removeprefix(PATH.partition("/")[0] + "/"),
             export=locked.workflow.export,
             context=known,
-            job=msgspec.structs.replace(locked.job, timeout_ms=self._limit_ms or locked.job.timeout_ms),
+            job=msgspec.structs.replace(
+                locked.job,
+                timeout_ms=self._limit_ms or locked.job.timeout_ms,
+                permissions=locked.workflow.permissions,
+            ),
             env=environment.of_job(
                 known,
                 sha=self._dispatch.checkout.sha,

@@ -14,7 +14,7 @@ import structlog
 
 import kici
 from kici import settings_names
-from kici.agent import ca_bundle, facts, own_id, own_log, workspace
+from kici.agent import ca_bundle, facts, job_disk, job_limits, own_id, own_log, workspace
 from kici.agent.attempts import Attempts, Identity
 from kici.agent.connection import Connection
 from kici.agent.dependencies import Dependencies, clear_unfinished
@@ -27,7 +27,6 @@ from kici.agent.hooks import Hooks
 from kici.agent.job import Workshop
 from kici.agent.mirrors import Mirrors
 from kici.agent.outbox import Outbox
-from kici.agent.sandbox import cgroups
 from kici.agent.sandbox.choose import choose
 from kici.agent.settings import Settings, load
 from kici.agent.silence import Silence
@@ -44,8 +43,10 @@ NOT_WANTED = 77
 """Exit code (`EX_NOPERM`): starting again mends nothing."""
 
 USAGE = """usage: kici-agent [--version] [--help]
+       kici-agent check [--json]
 
-Runs jobs of a kici orchestrator. It takes no arguments: everything is set in the environment.
+Runs jobs of a kici orchestrator: without arguments, everything is set in the environment. `check`, with the same
+environment, tells hop by hop whether the agent would work here, and for what fails the way out.
 
   KICI_ORCHESTRATOR_URL    ws://host:4000 (required)
   KICI_AGENT_TOKEN         or KICI_AGENT_TOKEN_FILE
@@ -54,6 +55,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_AGENT_SLOTS         jobs side by side (1)
   KICI_SANDBOX             auto, bubblewrap, container, none (auto)
   KICI_SANDBOX_PROFILE     steps, image-build (steps)
+  KICI_SANDBOX_ALLOW       image-build: jobs that ask for it may build images
   KICI_SANDBOX_NETWORK     host, isolated (host)
   KICI_STANDBY             false: start no runner ahead of its job (true)
   KICI_SANDBOX_IMAGE       that jobs run in; for the sandbox `container`
@@ -61,6 +63,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
   KICI_JOB_MEMORY          of a job's processes together, like 4GiB (no limit)
   KICI_JOB_CPUS            processor time per second, like 1.5 (no limit)
   KICI_JOB_PIDS            processes and threads of a job (4096)
+  KICI_JOB_DISK            what a job's directory may hold, like 20GiB (no limit)
   KICI_WORK_DIR            where jobs run
   KICI_CA_BUNDLE           certificate authorities, a PEM file
   KICI_HOOKS_DIR           the operator's before-checkout, before-job, after-job
@@ -72,6 +75,7 @@ Runs jobs of a kici orchestrator. It takes no arguments: everything is set in th
 
 SIGTERM: jobs get 10 s, then they are cancelled. SIGUSR1: jobs finish, then the agent ends.
 Exit codes: 0 asked to leave, 1 cannot start or go on, 2 wrong arguments, 77 the orchestrator will not have this agent.
+Of `check`: 0 nothing failed, 1 something did, 2 wrong arguments.
 """
 
 
@@ -88,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, meant in settings_names.misspelt(os.environ, settings_names.AGENT):
             log.warning("a variable that nobody reads", name=name, did_you_mean=meant)
         facts.check_tools()
+        if settings.job_disk is not None:
+            job_disk.check()
         if settings.die_with_parent:
             _die_with_parent()
         with workspace.claim(settings.work_dir):
@@ -106,8 +112,8 @@ async def serve(settings: Settings) -> None:
     drain.listen()
     # Before anything else: a port in use must not be found when a job was taken already.
     listener = listening(settings.agent_http) if settings.agent_http else None
-    settings = _limited(settings)
-    choice = choose(settings.sandbox, settings.sandbox_profile, settings.container)
+    settings = job_limits.limited(settings)
+    choice = choose(settings.sandbox, settings.sandbox_profile, settings.container, settings.sandbox_allow)
     if settings.job_pids is None:
         log.warning("jobs may start as many processes as they like: no control group can be made here")
     log.info("starting", agent=settings.agent_id, version=kici.__version__, sandbox=choice.sandbox.name, why=choice.why)
@@ -122,10 +128,10 @@ async def serve(settings: Settings) -> None:
         settings.hooks_dir, work_dir=settings.work_dir, timeout_s=settings.hook_timeout_s, sandboxed=sandboxed
     )
     standby = Standby(settings, choice.sandbox)
-    shop = Workshop(settings, outbox, silence, standby, dependencies, mirrors, hooks)
+    shop = Workshop(settings, choice, outbox, silence, standby, dependencies, mirrors, hooks)
     identity = Identity(
         boot_id=secrets.token_hex(8),
-        labels=(*settings.labels, *facts.automatic_labels()),
+        labels=(*settings.labels, *facts.automatic_labels(choice)),
         facts=facts.facts(choice),
     )
     trash = Trash(settings.work_dir)
@@ -171,13 +177,6 @@ async def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def _limited(settings: Settings) -> Settings:
-    """With the default limits. Those of containers podman sets; whether it does, is seen when one starts."""
-    if settings.sandbox == "container":
-        return msgspec.structs.replace(settings, job_pids=settings.job_pids or cgroups.DEFAULT_PIDS)
-    return msgspec.structs.replace(settings, job_pids=cgroups.enforceable(settings.limits).pids)
-
-
 def _answer(arguments: Sequence[str]) -> int:
     match arguments:
         case ["--version"]:
@@ -186,8 +185,16 @@ def _answer(arguments: Sequence[str]) -> int:
         case ["--help" | "-h"]:
             print(USAGE, end="")  # noqa: T201
             return 0
+        case ["check"] | ["check", "--json"]:
+            from kici.agent.check import command  # a running agent does without it
+
+            return command.check(os.environ, as_json="--json" in arguments)
+        case ["check", "--help" | "-h"]:
+            print(USAGE, end="")  # noqa: T201
+            return 0
         case _:
-            print(f"error: unknown argument {arguments[0]!r}\n\n{USAGE}", end="", file=sys.stderr)  # noqa: T201
+            unknown = arguments[-1 if arguments[0] == "check" else 0]
+            print(f"error: unknown argument {unknown!r}\n\n{USAGE}", end="", file=sys.stderr)  # noqa: T201
             return 2
 
 

@@ -16,22 +16,29 @@ from kici.agent.errors import SettingsInvalid
 NAME = ".agent-id"
 
 
-def kept(work_dir: Path) -> str:
-    """With the lock of `work_dir` held. A copy of another machine's directory does not give its name to this one."""
-    host = socket.gethostname()
+def found(work_dir: Path) -> str:
+    """The one that is kept; empty if there is none for this machine. Raises `SettingsInvalid`.
+
+    A copy of another machine's directory does not give its name to this one.
+    """
     path = work_dir / NAME
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        pass
+        return ""
     except OSError as error:
         raise SettingsInvalid(f"{path} cannot be read ({error.strerror}): remove it, or set KICI_AGENT_ID") from error
-    else:
-        with open(descriptor, encoding="utf-8", errors="replace") as file:
-            found = file.read(1_000).strip()
-        if re.fullmatch(re.escape(host) + r"-[0-9a-f]{8}", found):
-            return found
-    made = f"{host}-{secrets.token_hex(4)}"
+    with open(descriptor, encoding="utf-8", errors="replace") as file:
+        name = file.read(1_000).strip()
+    return name if re.fullmatch(re.escape(socket.gethostname()) + r"-[0-9a-f]{8}", name) else ""
+
+
+def kept(work_dir: Path) -> str:
+    """With the lock of `work_dir` held."""
+    if name := found(work_dir):
+        return name
+    path = work_dir / NAME
+    made = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     try:
         new = path.with_suffix(".new")
         new.unlink(missing_ok=True)

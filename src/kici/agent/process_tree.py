@@ -38,6 +38,9 @@ class ProcessTree(Protocol):
     def add(self, pid: int) -> None:
         """Tell which process that is."""
 
+    def lower(self, limits: Limits) -> Limits:
+        """Tighten the limits; what holds then."""
+
     def usage(self) -> Usage: ...
 
     async def kill(self) -> None:
@@ -70,6 +73,9 @@ class GroupTree:
     def add(self, pid: int) -> None:
         pass  # it has entered by itself
 
+    def lower(self, limits: Limits) -> Limits:
+        return self._group.lower(limits)
+
     def usage(self) -> Usage:
         return self._group.usage()
 
@@ -92,6 +98,9 @@ class AdoptingTree:
 
     def entered(self, argv: Sequence[str]) -> Sequence[str]:
         return argv
+
+    def lower(self, limits: Limits) -> Limits:
+        return Limits()
 
     def usage(self) -> Usage:
         return Usage()

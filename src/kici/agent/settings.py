@@ -20,6 +20,7 @@ from kici.agent.sandbox.choose import Mode
 from kici.agent.sandbox.contract import Limits
 from kici.agent.sandbox.podman import Options, Pull
 from kici.agent.sandbox.seccomp import Profile
+from kici.agent.sandbox.slot_users import MOST_SLOTS
 
 _UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 _LEAST_MEMORY = 64 * 1024**2
@@ -37,6 +38,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's."""
     sandbox: Mode = "auto"
     sandbox_profile: Profile = "steps"
+    """Of all jobs."""
+    sandbox_allow: Profile = "steps"
+    """Of those that ask for it."""
     sandbox_network: Literal["host", "isolated"] = "host"
     sandbox_image: str = ""
     """Required for `container`."""
@@ -49,6 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     job_cpus: Annotated[float, msgspec.Meta(ge=0.01, le=4096)] | None = None
     job_pids: Annotated[int, msgspec.Meta(ge=16, le=4_194_304)] | None = None
     """None = `cgroups.DEFAULT_PIDS` where that can be had."""
+    job_disk: int | None = None
+    """Bytes that a job's directory may hold, the checkout included; None = no limit."""
     work_dir: Path = Path()
     ca_bundle: Path | None = None
     """Certificate authorities, in PEM: all that count, in place of the machine's."""
@@ -123,16 +129,31 @@ def load(environ: MutableMapping[str, str]) -> Settings:
         values["hooks_dir"] = Path(given["hooks_dir"])
     if given["agent_http"]:
         values["agent_http"] = _address(given["agent_http"])
-    for name in ("sandbox", "sandbox_profile", "sandbox_network", "sandbox_pull", "log_level", "log_format"):
+    for name in (
+        "sandbox",
+        "sandbox_profile",
+        "sandbox_allow",
+        "sandbox_network",
+        "sandbox_pull",
+        "log_level",
+        "log_format",
+    ):
         if name in values:
             values[name] = given[name].lower()
-    if "job_memory" in values:
-        values["job_memory"] = _bytes("KICI_JOB_MEMORY", given["job_memory"])
+    for name in ("job_memory", "job_disk"):
+        if name in values:
+            values[name] = _bytes(f"KICI_{name.upper()}", given[name])
     for name in values:
         _convert({name: values[name]}, name)
     settings = msgspec.convert(values, Settings, strict=False)
     if settings.agent_slots < 1:
         raise SettingsInvalid(f"KICI_AGENT_SLOTS is {settings.agent_slots}: an agent needs at least one slot")
+    if settings.agent_slots > MOST_SLOTS:
+        raise SettingsInvalid(f"KICI_AGENT_SLOTS is {settings.agent_slots}: an agent has at most {MOST_SLOTS} slots")
+    if settings.sandbox == "container" and ":" in str(settings.work_dir):
+        raise SettingsInvalid(
+            f"KICI_WORK_DIR is {str(settings.work_dir)!r}: podman cannot mount a path with a colon in it"
+        )
     if not settings.hook_timeout_s > 0:
         raise SettingsInvalid(f"KICI_HOOK_TIMEOUT_S is {settings.hook_timeout_s:g}: it must be more than 0")
     return settings

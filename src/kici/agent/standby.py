@@ -39,17 +39,19 @@ class Place:
             workspace.opened(settings.work_dir, slot, None if uid is None else Owner(uid, uid))
         )
         spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
-        self.execution = Execution(sandbox, spec)
+        self._spec = spec
+        self.execution = Execution(sandbox, spec, disk_bytes=settings.job_disk)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def is_whole(self) -> bool:
-        """False once it is being closed, or something has removed its directory: one in `/tmp` may be tidied away."""
+        """False once it is being closed, its runner is stopped or does not answer, or something has removed its
+        directory: one in `/tmp` may be tidied away."""
         space = self.space
         parts = (space.root, space.src, space.kici, space.packages, space.tmp, space.home)
-        return self._closing is None and all(part.is_dir() for part in parts)
+        return self._closing is None and all(part.is_dir() for part in parts) and not self.execution.is_silent
 
     async def ready(self) -> None:
         """Wait until the runner waits for its job. Raises `PreparationFailed`."""
@@ -57,6 +59,14 @@ class Place:
             await asyncio.shield(self._starting)
         except KiciError as error:
             raise PreparationFailed(f"the runner could not be started: {error}") from error
+
+    async def remake(self, sandbox: Sandbox) -> None:
+        """Put a box of another sandbox in place of the one that stood ready, around the same directory: no process of
+        any job has been in either. Raises `PreparationFailed`."""
+        await self.vacate()
+        self.execution = Execution(sandbox, self._spec)
+        self._starting = asyncio.create_task(self.execution.prepare())
+        await self.ready()
 
     async def lost(self) -> str:
         """Wait until the runner is gone, or could not be started; why."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kici.agent.handed_over import MAX_SECRET_BYTES, HandedOver, refuse_key
 from kici.agent.step_order import ProtocolBroken
+from kici.engine.lockfile import Level
 from kici.errors import KiciError
 from kici.wire.runner import (
     ArtifactBegin,
@@ -67,9 +68,17 @@ class _Pieces(asyncio.Queue[bytes | BrokenOff | None]):
 
 
 class Transfers:
-    def __init__(self, keeper: Keeper, send: Callable[[FromHost], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        keeper: Keeper,
+        send: Callable[[FromHost], Awaitable[None]],
+        refusal: Callable[[str, Level], str] = lambda kind, level: "",
+    ) -> None:
+        """`refusal`: why the job may not do something, see `engine.permissions`. An orchestrator asks that itself; here
+        it is asked so that the answer is the same without one, and nothing is sent in vain."""
         self._keeper = keeper
         self._send = send
+        self._refusal = refusal
         self._handed_over = HandedOver()
         self._uploads: dict[int, _Pieces] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -93,9 +102,17 @@ class Transfers:
         self._check_new(request)
         match message:
             case ArtifactBegin(name=name):
-                work = self._take(request, _refusal(name), partial(self._keeper.upload, name))
+                work = self._take(
+                    request,
+                    self._refusal("artifacts", Level.WRITE) or _refusal(name),
+                    partial(self._keeper.upload, name),
+                )
             case CacheBegin(key=key):
-                work = self._take(request, refuse_key(key), partial(self._keeper.cache_save, key))
+                work = self._take(
+                    request,
+                    self._refusal("caches", Level.WRITE) or refuse_key(key),
+                    partial(self._keeper.cache_save, key),
+                )
             case ArtifactFetch(name=name):
                 work = self._give(request, name)
             case CacheFetch(key=key, restore=restore):
@@ -160,13 +177,13 @@ class Transfers:
         return take()
 
     async def _give(self, request: int, name: str) -> Reply:
-        error = _refusal(name)
+        error = self._refusal("artifacts", Level.READ) or _refusal(name)
         if not error:
             await self._send_all(request, self._keeper.download(name))
         return Reply(request, error)
 
     async def _restore(self, request: int, key: str, restore: tuple[str, ...]) -> Reply:
-        if error := refuse_key(key, restore):
+        if error := self._refusal("caches", Level.READ) or refuse_key(key, restore):
             return Reply(request, error)
         found = await self._keeper.cache_fetch(key, restore)
         if found is None:
@@ -181,13 +198,13 @@ class Transfers:
                 await self._send(ArtifactData(request, piece[start : start + PIECE_BYTES]))
 
     async def _keep_secret(self, request: int, name: str, value: str) -> Reply:
-        error = self._handed_over.refuse_secret(name, value)
+        error = self._refusal("secret_outputs", Level.WRITE) or self._handed_over.refuse_secret(name, value)
         if not error:
             await self._keeper.secret_output(name, value)
         return Reply(request, error)
 
     async def _emit(self, request: int, name: str, payload: Any, key: str) -> Reply:
-        if error := self._handed_over.refuse_event(name, payload):
+        if error := self._refusal("events", Level.WRITE) or self._handed_over.refuse_event(name, payload):
             return Reply(request, error)
         return Reply(request, value=await self._keeper.emit(name, payload, key))
 

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from kici.agent import trash
 from kici.agent.errors import DiskFull, SettingsInvalid, is_disk_full
 
 log = structlog.get_logger(__name__)
+
+CHECK = "check-"
 
 
 class Owner(Struct, frozen=True):
@@ -62,9 +65,13 @@ class Workspace(Struct, frozen=True):
             os.chown(path, self.owner.uid, self.owner.gid, follow_symlinks=False)
 
 
+class InUse(SettingsInvalid):
+    """Another agent has the work directory."""
+
+
 @contextlib.contextmanager
-def claim(work_dir: Path) -> Iterator[None]:
-    """Keep other agents out of `work_dir`, and move what a killed agent has left in it to the trash."""
+def locked(work_dir: Path) -> Iterator[None]:
+    """Keep other agents out of `work_dir`, which is made if it is not there. Raises `SettingsInvalid`, `InUse`."""
     try:
         work_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
         if work_dir.stat().st_uid != os.geteuid():
@@ -78,13 +85,31 @@ def claim(work_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SettingsInvalid(f"another agent uses the work directory {work_dir}: set KICI_WORK_DIR") from None
-        for left in work_dir.glob("slot-*"):
-            log.info("removing what an earlier agent has left", directory=str(left))
-            trash.throw(work_dir, left)
+            raise InUse(f"another agent uses the work directory {work_dir}: set KICI_WORK_DIR") from None
         yield
     finally:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def claim(work_dir: Path) -> Iterator[None]:
+    """Lock `work_dir`, and move what a killed agent, or a killed check, has left in it to the trash."""
+    with locked(work_dir):
+        for left in (*work_dir.glob("slot-*"), *work_dir.glob(f"{CHECK}*")):
+            log.info("removing what an earlier agent has left", directory=str(left))
+            trash.throw(work_dir, left)
+        yield
+
+
+@contextlib.contextmanager
+def apart(work_dir: Path) -> Iterator[Path]:
+    """A directory that stands for a work directory, in this one, whoever has it: for `kici-agent check`."""
+    place = work_dir / f"{CHECK}{secrets.token_hex(8)}"
+    place.mkdir(mode=0o711)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextlib.contextmanager

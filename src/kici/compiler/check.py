@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kici.compiler.diagnostics import Diagnostic
-from kici.engine import matrix, plan, templates
+from kici.engine import matrix, permissions, plan, templates
 from kici.engine.errors import EngineError
-from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, LockFile, LockJob, LockWorkflow, SourceLocation
+from kici.engine.lockfile import MAX_JOBS_PER_WORKFLOW, Level, LockFile, LockJob, LockWorkflow, SourceLocation
 
 _SAID_BEFORE = re.compile(
     r"(which is not among the workflow's jobs|it has no jobs|has no steps)$|two (jobs|steps) called|two jobs are called"
@@ -30,11 +30,30 @@ def problems(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
         yield from _beyond_the_engine(workflow)
 
 
+def registries(workflows: Sequence[LockWorkflow], files: Mapping[str, bytes]) -> Iterator[Diagnostic]:
+    """Those that no index of `.kici/pyproject.toml` answers to. `files`: path below `.kici/` → content."""
+    if not any(workflow.registries for workflow in workflows):
+        return
+    from kici.dependencies import declared  # late: few repositories have them
+    from kici.dependencies import registries as private
+
+    project = files.get(declared.PROJECT)
+    for workflow in workflows:
+        for registry in workflow.registries:
+            if found := private.problem(project, registry):
+                yield _at(workflow.source, workflow, found)
+
+
 def warnings(workflows: Sequence[LockWorkflow]) -> Iterator[Diagnostic]:
     for workflow in workflows:
         if not workflow.triggers:
             yield _at(workflow.source, workflow, "it has no triggers, so nothing starts it: write on=manual() at least")
         for job in workflow.jobs:
+            if any(step.caches for step in job.steps):
+                for level, does in ((Level.READ, "restored"), (Level.WRITE, "saved")):
+                    if found := permissions.refusal(workflow.name, workflow.permissions, "caches", level):
+                        message = f"job {job.name!r}: its cache is never {does}: {found}"
+                        yield _at(job.location or workflow.source, workflow, message)
             if "matrix" not in job.dynamic and job.matrix is None and not job.include:
                 for option, given in (("max_parallel", job.max_parallel is not None), ("fail_fast", job.fail_fast)):
                     if given:

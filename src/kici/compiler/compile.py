@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import Popen
 
@@ -46,12 +46,17 @@ class Compiled(Struct, frozen=True):
 
 
 def compile_directory(
-    root: Path, *, strict: bool = False, limit_s: float = IMPORT_LIMIT_S, child: Popen[bytes] | None = None
+    root: Path,
+    *,
+    strict: bool = False,
+    limit_s: float = IMPORT_LIMIT_S,
+    child: Popen[bytes] | None = None,
+    secrets: Callable[[], Mapping[str, str]] = dict,
 ) -> Compiled:
     """Compile the workflows of the repository at `root`. With `strict` warnings are problems.
 
-    `limit_s` bounds the import of one module. `child` is one that `child_process` has started already. Raises
-    `CompileError` where there is nothing to compile.
+    `limit_s` bounds the import of one module. `child` is one that `child_process` has started already. `secrets` is
+    asked for tokens of private indexes, if there are such. Raises `CompileError` where there is nothing to compile.
     """
     root = root.resolve()
     collecting = Collecting(child or child_process.start(root), root, limit_s=limit_s)
@@ -60,13 +65,13 @@ def compile_directory(
         modules = listing.workflow_modules()
         if not modules:
             raise CompileError(f"{root / '.kici/workflows'} has no modules: `kici init` makes the first workflow")
-        packages = _packages(listing.files)
+        sources = Sources(listing.files)
+        packages = _packages(listing.files, sources, secrets)
         collecting.ask(modules, packages)
         # While the child imports the workflows.
         from kici.compiler import check
 
         digests = listing.digests()
-        sources = Sources(listing.files)
         warnings = [*listing.warnings, *sources.unsafe_commands()]
         closures = {module: sources.closure(module) for module in modules}
         imported = collecting.result()
@@ -80,6 +85,7 @@ def compile_directory(
     )
     problems = [*listing.problems, *imported.problems, *unhashed, *check.problems(workflows)]
     problems += unlisted(imported.modules, listing.files)
+    problems += check.registries(workflows, listing.files)
     if not workflows and not problems:
         raise CompileError("no module under .kici/workflows/ holds a workflow: write ci = workflow(…)")
     warnings += check.warnings(workflows)
@@ -97,14 +103,22 @@ def compile_directory(
     return Compiled(None, b"", tuple(sorted(set(problems))), tuple(sorted(set(warnings))))
 
 
-def _packages(files: Mapping[str, bytes]) -> str:
-    """Raises `KiciError` where what is declared cannot be installed."""
+def _packages(files: Mapping[str, bytes], sources: Sources, secrets: Callable[[], Mapping[str, str]]) -> str:
+    """Raises `KiciError` where what is declared cannot be installed.
+
+    The workflows that name registries may import packages of these: so they are read from the sources, where they are
+    written in plain text. For all others the shell's variables count.
+    """
     if not files.keys() & {"pyproject.toml", "uv.lock"}:
         return ""
-    from kici.dependencies import declared, here  # late: few repositories have them
+    from kici.dependencies import declared, here, registries  # late: few repositories have them
 
     wanted = declared.declared(files)
-    return str(here.prepared(wanted, _say)) if wanted else ""
+    if wanted is None:
+        return ""
+    named = list(sources.registries())
+    tokens = registries.opened(wanted.project, named, secrets(), lenient=True) if named else {}
+    return str(here.prepared(wanted, _say, tokens))
 
 
 def _say(line: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from kici.compiler.lower_triggers import lowered_triggers
-from kici.engine.lockfile import LockWorkflow, SourceLocation
+from kici.engine.lockfile import Level, LockRegistry, LockWorkflow, SourceLocation
 from kici.lowering.jobs import lowered_concurrency, lowered_generator, lowered_job, lowered_rules
 from kici.nearest import nearest
 from kici.sdk.generators import Generator
@@ -42,6 +43,8 @@ class Lowering:
             env=workflow.env,
             concurrency=lowered_concurrency(workflow.concurrency),
             timeout_ms=workflow.timeout_ms,
+            permissions=_permissions(workflow.permissions),
+            registries=tuple(LockRegistry(one.url, one.token_secret, one.name) for one in workflow.registries),
             hash_files=workflow.hash_files,
         )
 
@@ -51,6 +54,10 @@ class Lowering:
             below = file.startswith(self._kici)
             self._files[location.file] = os.path.relpath(file, self._root).replace(os.sep, "/") if below else ""
         return SourceLocation(self._files[location.file], location.line) if self._files[location.file] else None
+
+
+def _permissions(given: Mapping[str, str] | None) -> dict[str, Level] | None:
+    return None if given is None else {kind: Level(level) for kind, level in given.items()}
 
 
 def _check_needs(workflow: Workflow) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from kici.compiler.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from kici.dependencies.registries import Found
 
 _PLAIN_COMMAND = re.compile(rb"""\.sh\(\s*(?:"[^"\\\n]*"|'[^'\\\n]*')\s*[,)]""")
 """A call with one plain string: nothing to look for, and the file need not be parsed."""
@@ -48,6 +52,20 @@ class Sources:
                             ' write ctx.sh("… {name} …", name=value)'
                         )
                         yield Diagnostic(f".kici/{path}", node.args[0].lineno, "ctx.sh", message)
+
+    def registries(self) -> Iterator[Found]:
+        """Calls of `registry` whose address and secret are written in plain text."""
+        from kici.dependencies.registries import Found
+
+        for path, data in self._files.items():
+            tree = self._tree(path) if b"registry" in data else None
+            for node in ast.walk(tree) if tree else ():
+                if isinstance(node, ast.Call) and _called(node.func) == "registry":
+                    values = {one.arg: _text(one.value) for one in node.keywords}
+                    url = _text(node.args[0]) if node.args else values.get("url")
+                    secret = values.get("token_secret")
+                    if url and secret:
+                        yield Found(url, secret.removeprefix("env:"), values.get("name"))
 
     def _tree(self, path: str) -> ast.Module | None:
         if path not in self._trees:
@@ -128,3 +146,13 @@ def unlisted(imported: Iterable[str], files: Mapping[str, bytes]) -> Iterator[Di
     for path in imported:
         if path not in files:
             yield Diagnostic(f".kici/{path}", 0, "", "it is imported, but git ignores it: no agent would have it")
+
+
+def _called(function: ast.expr) -> str:
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def _text(value: ast.expr) -> str | None:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None

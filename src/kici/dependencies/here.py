@@ -1,7 +1,7 @@
 """Environments on a developer's machine, in the user's cache directory: for `kici compile` and `kici run local`.
 
 uv runs as the developer, with the developer's environment: proxies, certificates and credentials for indexes
-(`UV_INDEX_<NAME>_PASSWORD`) are those of the shell.
+(`UV_INDEX_<NAME>_PASSWORD`) are those of the shell, unless the workflows name the secret that holds them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from kici.dependencies import uv
 from kici.dependencies.declared import LOCK, PROJECT, Declared, key
@@ -30,8 +31,10 @@ def directory() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kici" / "dependencies"
 
 
-def prepared(wanted: Declared, say: Callable[[str], None]) -> Path:
+def prepared(wanted: Declared, say: Callable[[str], None], tokens: Mapping[str, str] = MappingProxyType({})) -> Path:
     """The site-packages directory of an environment for `wanted`, made if it is not there. Two at once make it once.
+
+    `tokens`: variables of the uv process that hold credentials; those of the shell are there in any case.
 
     Raises `UvMissing`, `SyncFailed`, `DependenciesInvalid`.
     """
@@ -43,7 +46,7 @@ def prepared(wanted: Declared, say: Callable[[str], None]) -> Path:
             if not (place / _DONE).exists():
                 shutil.rmtree(place, ignore_errors=True)
                 say(f"installing the packages of .kici/{LOCK}")
-                _sync(place, wanted, builds=builds)
+                _sync(place, wanted, tokens, builds=builds)
                 (place / _DONE).touch()
             os.utime(place)
         _forget_old(place)
@@ -52,13 +55,14 @@ def prepared(wanted: Declared, say: Callable[[str], None]) -> Path:
     return uv.site_packages(place / "environment")
 
 
-def _sync(place: Path, wanted: Declared, *, builds: bool) -> None:
+def _sync(place: Path, wanted: Declared, tokens: Mapping[str, str], *, builds: bool) -> None:
     project = place / "project"
     project.mkdir(parents=True)
     (project / PROJECT).write_bytes(wanted.project)
     (project / LOCK).write_bytes(wanted.lock)
     environment = os.environ | {"UV_PROJECT_ENVIRONMENT": str(place / "environment"), "UV_PYTHON_DOWNLOADS": "never"}
     environment.pop("VIRTUAL_ENV", None)
+    environment |= tokens
     try:
         done = subprocess.run(
             uv.sync_argv(uv.find_uv(), str(project), builds=builds),
@@ -72,8 +76,15 @@ def _sync(place: Path, wanted: Declared, *, builds: bool) -> None:
     except subprocess.TimeoutExpired:
         raise SyncFailed(f"uv took longer than {SYNC_S} s to install the packages of .kici/{LOCK}") from None
     if done.returncode:
-        said = uv.told(done.stdout.decode(errors="replace"))
+        said = uv.told(_without(done.stdout.decode(errors="replace"), tokens))
         raise SyncFailed(f"the packages of .kici/{LOCK} could not be installed: {said}")
+
+
+def _without(said: str, tokens: Mapping[str, str]) -> str:
+    for name, value in tokens.items():
+        if name.endswith("_PASSWORD"):
+            said = said.replace(value, "***")
+    return said
 
 
 def _builds() -> bool:

@@ -87,6 +87,7 @@ def init_job(of: LockJob | LockGenerator) -> LockJob:
         needs=of.needs,
         retry_on_infra=job.retry_on_infra if job else None,
         priority=job.priority if job else 0,
+        sandbox=job.sandbox if job else None,
         description=f"asks the workflow for {', '.join(job.dynamic) if job else 'the jobs'} of {of.name!r}",
         location=of.location,
     )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from kici.engine.globs import is_glob
-from kici.engine.lockfile import Pattern, Regex
+from kici.engine.lockfile import LockSandbox, Pattern, Regex
 from kici.engine.patterns import matches, show
 
-AUTOMATIC_PREFIXES = ("kici:os:", "kici:arch:", "kici:host:")
+AUTOMATIC_PREFIXES = ("kici:os:", "kici:arch:", "kici:host:", "kici:sandbox:")
 """Labels that an agent gives itself; every token allows them."""
 _SHORT = {
     "linux": "kici:os:linux",
@@ -46,6 +47,38 @@ def requirement(runs_on: Iterable[Pattern], exclude: Iterable[Pattern] = ()) -> 
             labels.add(_SHORT.get(wanted, wanted))
     excludes = {wanted if isinstance(wanted, Regex) else _SHORT.get(wanted, wanted) for wanted in exclude}
     return Requirement(tuple(sorted(labels)), tuple(sorted(excludes, key=show)), tuple(sorted(patterns, key=show)))
+
+
+class Placed(Protocol):
+    """What a job says of its agent: of the lock file, or as far as it was stored."""
+
+    @property
+    def runs_on(self) -> tuple[Pattern, ...]: ...
+    @property
+    def exclude_labels(self) -> tuple[Pattern, ...]: ...
+    @property
+    def sandbox(self) -> str | None: ...
+
+
+def of_job(job: Placed) -> Requirement:
+    """What its agent must offer, by `runs_on` and all else that the job says."""
+    sandbox = (sandbox_label(job.sandbox),) if job.sandbox else ()
+    return requirement((*job.runs_on, *sandbox), job.exclude_labels)
+
+
+def sandbox_label(sandbox: str) -> str:
+    return f"kici:sandbox:{sandbox}"
+
+
+def of_sandbox(name: str, *, filtered: bool, image_builds: bool) -> tuple[str, ...]:
+    """The labels that an agent gives itself for how it keeps jobs: the sandbox's name, whether bubblewrap filters
+    system calls, and whether a job that asks may build images."""
+    offered = [LockSandbox(name)]
+    if name == LockSandbox.CONTAINER or (name == LockSandbox.BUBBLEWRAP and filtered):
+        offered.append(LockSandbox.ISOLATED)
+    if image_builds:
+        offered.append(LockSandbox.IMAGE_BUILD)
+    return tuple(map(sandbox_label, offered))
 
 
 def key(wanted: Requirement) -> str:

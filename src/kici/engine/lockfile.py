@@ -39,6 +39,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "DispatchTrigger",
     "GenericWebhookTrigger",
+    "Level",
+    "LockAmount",
     "LockCache",
     "LockCheckout",
     "LockConcurrency",
@@ -47,7 +49,10 @@ __all__ = [
     "LockJob",
     "LockNeed",
     "LockParallel",
+    "LockRegistry",
+    "LockResources",
     "LockRule",
+    "LockSandbox",
     "LockStep",
     "LockWorkflow",
     "ManualTrigger",
@@ -199,6 +204,39 @@ class LockCheckout(Node, frozen=True):
     """All of them; else those that point at what is fetched."""
 
 
+class LockAmount(Node, frozen=True):
+    cpu_millis: int | None = None
+    """Thousandths of a core."""
+    memory_bytes: int | None = None
+
+
+class LockResources(Node, frozen=True):
+    """A value that is absent is not asked for, or not limited."""
+
+    requests: LockAmount = LockAmount()
+    """What its agent must be able to give."""
+    limits: LockAmount = LockAmount()
+    """What all its processes may use together."""
+
+
+class Level(StrEnum):
+    """Of a permission; each lets what stands before it."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+
+
+class LockSandbox(StrEnum):
+    """How the agent must keep the job apart; `engine.labels.of_sandbox` says which agents do."""
+
+    ISOLATED = "isolated"
+    BUBBLEWRAP = "bubblewrap"
+    CONTAINER = "container"
+    NONE = "none"
+    IMAGE_BUILD = "image-build"
+
+
 class LockJob(Node, frozen=True):
     name: str
     steps: tuple[LockStep, ...]
@@ -219,6 +257,11 @@ class LockJob(Node, frozen=True):
     grace_period_ms: int = 30_000
     retry_on_infra: Retry | None = None
     priority: int = 0
+    resources: LockResources | None = None
+    sandbox: LockSandbox | None = None
+    """Absent = whatever its agent has."""
+    permissions: dict[str, Level] | None = None
+    """Of its workflow: `engine.plan` puts them here. No job has its own."""
     max_parallel: int | None = None
     """Of the combinations of its matrix; absent = all at once."""
     fail_fast: bool = False
@@ -245,6 +288,16 @@ class LockGenerator(Node, frozen=True):
     location: SourceLocation | None = None
 
 
+class LockRegistry(Node, frozen=True):
+    """A private index that the workflow's own packages come from."""
+
+    url: str
+    token_secret: str
+    """Name of the secret that holds the token, never the token."""
+    name: str | None = None
+    """Of the index in `.kici/pyproject.toml`; absent = the one with this address."""
+
+
 class LockWorkflow(Node, frozen=True):
     name: str
     source: SourceLocation
@@ -261,6 +314,9 @@ class LockWorkflow(Node, frozen=True):
     env: dict[str, str] = field(default_factory=dict)
     concurrency: LockConcurrency | None = None
     timeout_ms: int | None = None
+    permissions: dict[str, Level] | None = None
+    """What its jobs may do through the orchestrator, see `engine.permissions`; absent = everything."""
+    registries: tuple[LockRegistry, ...] = ()
     hash_files: tuple[str, ...] = ()
     """Globs over the repository's files, as the author wrote them."""
     hashed_files: dict[str, str] = field(default_factory=dict)

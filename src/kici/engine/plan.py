@@ -15,7 +15,7 @@ from kici.engine import evaluation, labels, matrix, rules, templates
 from kici.engine.concurrency import MAX_GROUP_CHARS
 from kici.engine.errors import EngineError, MatrixError, TemplateError
 from kici.engine.events import Event
-from kici.engine.lockfile import LockGenerator, LockJob, LockWorkflow
+from kici.engine.lockfile import Level, LockGenerator, LockJob, LockWorkflow
 from kici.engine.validation import validate
 
 __all__ = ["MAX_JOBS_PER_RUN", "Frame", "Plan", "PlannedJob", "PlannedNeed", "Seed", "fan_out", "plan", "validate"]
@@ -35,6 +35,7 @@ class Frame(Struct, frozen=True, rename="camel"):
     workflow: str
     env: dict[str, str] = {}
     """Values are templates."""
+    permissions: dict[str, Level] | None = None
 
 
 class Seed(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -89,7 +90,7 @@ def plan(workflow: LockWorkflow, event: Event) -> Plan:
 
     A need on a job with a matrix is one on each of its combinations.
     """
-    frame = Frame(workflow.name, workflow.env)
+    frame = _frame(workflow)
     order = list(_in_order(workflow))
     planned: dict[str, list[PlannedJob]] = {}
     warnings = []
@@ -115,7 +116,9 @@ def plan(workflow: LockWorkflow, event: Event) -> Plan:
 
 def fan_out(frame: Frame, job: LockJob, event: Event) -> Iterator[PlannedJob]:
     """The job, or its combinations, with templates expanded; `position` and `needs` are left to the caller."""
-    wanted = labels.requirement(job.runs_on, job.exclude_labels)
+    wanted = labels.of_job(job)
+    if job.permissions != frame.permissions:  # also those of a job that a generator has made: it cannot give itself any
+        job = replace(job, permissions=frame.permissions)
     if job.matrix is None and not job.include:
         yield _expanded(frame, PlannedJob(job.name, job, 0, {}, (), wanted), event)
         return
@@ -127,6 +130,10 @@ def fan_out(frame: Frame, job: LockJob, event: Event) -> Iterator[PlannedJob]:
     for one in combinations:
         name = f"{job.name} ({one.suffix})"
         yield _expanded(frame, PlannedJob(name, job, 0, one.values, (), wanted), event)
+
+
+def _frame(workflow: LockWorkflow) -> Frame:
+    return Frame(workflow.name, workflow.env, workflow.permissions)
 
 
 def _in_order(workflow: LockWorkflow) -> Iterator[LockJob | LockGenerator]:
@@ -151,8 +158,8 @@ def _in_order(workflow: LockWorkflow) -> Iterator[LockJob | LockGenerator]:
 
 def _with_stand_in(workflow: LockWorkflow, of: LockJob | LockGenerator, event: Event) -> dict[str, list[PlannedJob]]:
     """The job that asks the code, and the stand-in for what comes of it."""
-    wanted = labels.requirement(of.runs_on, of.exclude_labels)
-    frame = Frame(workflow.name, workflow.env)
+    wanted = labels.of_job(of) if isinstance(of, LockJob) else labels.requirement(of.runs_on, of.exclude_labels)
+    frame = _frame(workflow)
     init = evaluation.init_job(of)
     seed = Seed(
         frame,

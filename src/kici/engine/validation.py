@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from kici.engine import evaluation, matrix, patterns, templates, trigger_problems
+from kici.engine import evaluation, matrix, patterns, permissions, resources, templates, trigger_problems
 from kici.engine.circles import circle
 from kici.engine.errors import EngineError
 from kici.engine.lifecycle import TERMINAL_JOB
@@ -46,6 +46,7 @@ def _workflow_problems(workflow: LockWorkflow) -> Iterator[str]:
         yield f"{name!r} is the name of a job and of a generator, or of an init job: rename one"
     yield from _concurrency_problems(workflow.concurrency, "the workflow")
     yield from _rules_problems(workflow.rules, "the workflow")
+    yield from permissions.problems(workflow.permissions)
     names = set(made)
     for job in workflow.jobs:
         yield from job_problems(job, workflow.env, names)
@@ -90,6 +91,9 @@ def _job_problems(job: LockJob, names: Collection[str]) -> Iterator[str]:
         yield f"has max_parallel {job.max_parallel}; it is at least 1"
     if job.timeout_ms is not None and job.timeout_ms <= 0:
         yield "has a timeout that is not positive"
+    yield from resources.problems(job.resources)
+    if job.permissions is not None:
+        yield "has permissions, which only its workflow may have"
     yield from (
         f"has a step {step.name!r} with a timeout that is not positive" for step in job.steps if step.timeout_ms <= 0
     )

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from kici.engine.lockfile import (
+    LockAmount,
     LockCache,
     LockCheckout,
     LockConcurrency,
@@ -14,7 +15,9 @@ from kici.engine.lockfile import (
     LockJob,
     LockNeed,
     LockParallel,
+    LockResources,
     LockRule,
+    LockSandbox,
     LockStep,
     SourceLocation,
     StepKind,
@@ -31,6 +34,7 @@ from kici.sdk.hooks import AROUND_STEPS, AT_THE_END, Hook
 from kici.sdk.jobs import Job, Need
 from kici.sdk.outputs import return_type, schema
 from kici.sdk.problems import Location, refuse
+from kici.sdk.resources import Demand
 from kici.sdk.rules import Rule
 from kici.sdk.setup import Setup
 from kici.sdk.steps import Retry, Step
@@ -66,6 +70,8 @@ def lowered_job(job: Job[Any], workflow: Workflow, locate: Locate) -> LockJob:
         grace_period_ms=job.grace_period_ms,
         retry_on_infra=_retry(job.retry_on_infra),
         priority=job.priority,
+        resources=_resources(job.resources),
+        sandbox=None if job.sandbox is None else LockSandbox(job.sandbox),
         max_parallel=job.max_parallel,
         fail_fast=job.fail_fast,
         parallel=tuple(
@@ -191,6 +197,12 @@ def _checkout(given: bool | Checkout) -> bool | LockCheckout:
         return given
     levels = {False: SubmoduleLevels.NONE, True: SubmoduleLevels.FIRST, "recursive": SubmoduleLevels.ALL}
     return LockCheckout(given.depth, levels[given.submodules], given.lfs, tuple(given.sparse), given.tags)
+
+
+def _resources(demand: Demand | None) -> LockResources | None:
+    if demand is None:
+        return None
+    return LockResources(*(LockAmount(side.cpu_millis, side.memory_bytes) for side in (demand.requests, demand.limits)))
 
 
 def _retry(retry: Retry | None) -> LockRetry | None:

@@ -22,6 +22,7 @@ from kici.orchestrator.agents.silence import WatchSilence
 from kici.orchestrator.agents.socket import AgentSockets
 from kici.orchestrator.announcement import Announcement
 from kici.orchestrator.api import (
+    agent_check,
     agent_tokens,
     agents,
     artifacts,
@@ -284,6 +285,7 @@ async def serve(settings: Settings) -> None:
             *queue.routes(pool, access, explain=why),
             *queue_rules.routes(pool, access, notifier, default_cap=default_cap),
             *agents.routes(pool, access),
+            *agent_check.routes(pool, access, objects),
             *workflows.routes(pool, access),
             *event_log.routes(pool, access),
             *source_routes.routes(access, pool, secrets, sources, notifier, public_url=lambda: public_url),

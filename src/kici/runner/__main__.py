@@ -18,7 +18,7 @@ from kici.runner.processes import adopt_orphans
 from kici.runner.telling import sentence, traceback_text
 from kici.runner.workflow import Found, WorkflowMismatch, find
 from kici.sdk import loading  # noqa: F401 - all that a job needs is imported before `Ready`
-from kici.wire.runner import FD, JobEnded, Ready, Start, StepEnded, StepStarted
+from kici.wire.runner import FD, JobEnded, Ping, Pong, Ready, Start, StepEnded, StepStarted
 
 
 def main() -> int:
@@ -26,7 +26,8 @@ def main() -> int:
     link = Link(socket.socket(fileno=FD))
     link.send(Ready(os.getpid()))
     threading.Thread(target=_end_with_host, args=(link,), name="kici-host", daemon=True).start()
-    start = link.receive()
+    while isinstance(start := link.receive(), Ping):
+        link.send(Pong())
     if not isinstance(start, Start):  # the host does not want a job run, or closed the socket
         return 0
     adopt_orphans()

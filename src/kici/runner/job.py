@@ -28,7 +28,7 @@ from kici.runner.transfers import Transfers
 from kici.runner.workflow import Found
 from kici.sdk.facts import Outcome
 from kici.sdk.steps import Step
-from kici.wire.runner import ArtifactData, Cancel, JobEnded, Reply, Start
+from kici.wire.runner import ArtifactData, Cancel, JobEnded, Ping, Pong, Reply, Start
 
 _STEPS_SHARE = 0.5
 """Of the grace period, for the step that runs, if hooks are to run after it."""
@@ -230,8 +230,12 @@ async def _listen(link: Link, cancelled: Cancelled, transfers: Transfers, job: L
     """Until the host closes the socket."""
     grace_s = job.grace_period_ms / 1000
     share = _STEPS_SHARE if any(step.kind in HOOKS or step.hooks for step in job.steps) else 1.0
+    answers: list[asyncio.Task[None]] = []
     async for message in link.messages():
-        if isinstance(message, Cancel):
+        if isinstance(message, Ping):
+            # Not awaited here: a host that reads slowly must not keep what it says next from us. It asks one by one.
+            answers = [asyncio.create_task(link.post(Pong())), *(one for one in answers if not one.done())]
+        elif isinstance(message, Cancel):
             cancelled.set(message.reason, failed=message.failed, grace_s=grace_s, for_steps_s=grace_s * share)
         elif isinstance(message, (Reply, ArtifactData)):
             await transfers.answered(message)

@@ -63,17 +63,24 @@ class Program:
     async def read(self) -> bytes:
         """What it has written; empty at its end."""
         assert self._stdout
-        return await self._loop.run_in_executor(None, self._stdout.read, PIECE_BYTES) or b""
+        pipe = self._stdout.fileno()
+        os.set_blocking(pipe, False)  # our end only; a meter wants it as it was
+        while True:
+            try:
+                return os.read(pipe, PIECE_BYTES)
+            except BlockingIOError:
+                await _until(pipe, self._loop.add_reader, self._loop.remove_reader)
 
     async def write(self, data: bytes) -> None:
-        await self._loop.run_in_executor(None, self._write, data)
-
-    def _write(self, data: bytes) -> None:
         assert self._stdin
-        view = memoryview(data)
+        pipe, view = self._stdin.fileno(), memoryview(data)
+        os.set_blocking(pipe, False)
         with suppress(BrokenPipeError):  # its exit code will say why
             while view:
-                view = view[self._stdin.write(view) or 0 :]
+                try:
+                    view = view[os.write(pipe, view) :]
+                except BlockingIOError:
+                    await _until(pipe, self._loop.add_writer, self._loop.remove_writer)
 
     async def write_all(self, data: bytes) -> None:
         await self.write(data)
@@ -109,6 +116,15 @@ class Program:
         for pipe in (self._stdin, self._stdout, self._said):
             if pipe:
                 pipe.close()
+
+
+async def _until(pipe: int, watch: Callable[..., object], unwatch: Callable[[int], object]) -> None:
+    ready = asyncio.Event()
+    watch(pipe, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        unwatch(pipe)
 
 
 class Meter:

@@ -73,6 +73,8 @@ from kici.sdk.internal_triggers import (
 from kici.sdk.jobs import Job, JobOptions, Need, job
 from kici.sdk.labels import Labels, labels
 from kici.sdk.parallel import Group, parallel
+from kici.sdk.registries import Registry, registry
+from kici.sdk.resources import Resources
 from kici.sdk.rules import Rule, changed, rule, skip_if, skip_unless
 from kici.sdk.setup import Setup, mise, setup, uv_sync
 from kici.sdk.steps import Retry, Step, StepOptions, step
@@ -128,7 +130,9 @@ __all__ = [
     "PullRequestEvent",
     "PushEvent",
     "RefEvent",
+    "Registry",
     "ReleaseEvent",
+    "Resources",
     "Result",
     "Retry",
     "ReviewCommentEvent",
@@ -171,6 +175,7 @@ __all__ = [
     "parallel",
     "pr",
     "push",
+    "registry",
     "release",
     "review",
     "review_comment",

@@ -15,6 +15,7 @@ from kici.sdk.hooks import AROUND_STEPS, AT_THE_END, Hook, HookLike, checked_hoo
 from kici.sdk.labels import Labels, RunsOn, checked_runs_on
 from kici.sdk.parallel import Group, Parallel, flattened
 from kici.sdk.problems import Location, call_site, location_of, refuse
+from kici.sdk.resources import Demand, ResourcesLike, checked_resources
 from kici.sdk.rules import Rule, RuleLike, checked_rules
 from kici.sdk.setup import Setup, SetupLike, checked_init
 from kici.sdk.steps import DEFAULT_TIMEOUT_MS, Retry, Step, StepLike, checked_retry
@@ -52,6 +53,8 @@ _CONDITIONS: dict[str, tuple[Ending, ...]] = {
     "on_failure": ("failed", "timed_out_stale", "drift_dropped", "infra_lost"),
 }
 DEFAULT_GRACE_PERIOD_MS = 30_000
+SandboxName: TypeAlias = Literal["isolated", "bubblewrap", "container", "none", "image-build"]
+SANDBOXES: tuple[SandboxName, ...] = get_args(SandboxName)
 MAX_PRIORITY = 1_000
 
 Dimensions: TypeAlias = "Mapping[str, Sequence[Scalar]] | Sequence[Scalar]"
@@ -118,6 +121,11 @@ class JobOptions(TypedDict, total=False):
     """After the first combination that does not succeed, cancel the others; False if left out."""
     priority: int
     """Each step is worth a minute of waiting in the queue; 0 if left out."""
+    resources: ResourcesLike
+    """What it needs of its machine and may use: `{"cpus": 2, "memory": "4g"}`."""
+    sandbox: SandboxName
+    """Only on an agent that keeps jobs so: `"isolated"` is bubblewrap or a container; with `"image-build"` the job may
+    build images of containers."""
     description: str
 
 
@@ -142,6 +150,8 @@ class Job(Struct, Generic[T_co], frozen=True, eq=False, kw_only=True):
     max_parallel: int | None = None
     fail_fast: bool = False
     priority: int = 0
+    resources: Demand | None = None
+    sandbox: SandboxName | None = None
     parallel: tuple[Parallel, ...] = ()
     """Which of the steps run at the same time."""
     rules: tuple[Rule, ...] = ()
@@ -249,6 +259,8 @@ def _checked_options(subject: str, options: dict[str, Any]) -> dict[str, Any]:
         "max_parallel": _checked_max_parallel(subject, options.get("max_parallel")),
         "fail_fast": checked_flag(subject, "fail_fast", options.get("fail_fast", False)),
         "priority": _checked_priority(subject, options.get("priority", 0)),
+        "resources": checked_resources(subject, options.get("resources")),
+        "sandbox": _checked_sandbox(subject, options.get("sandbox")),
         "rules": checked_rules(subject, options.get("rules")),
         "init": checked_init(subject, options.get("init")),
         "caches": checked_caches(subject, options.get("cache")),
@@ -307,6 +319,15 @@ def _checked_max_parallel(subject: str, value: object) -> int | None:
         return value
     refuse(subject, f"max_parallel is {value!r}: write a whole number from 1, or leave it out for all at once")
     return None
+
+
+def _checked_sandbox(subject: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        refuse(subject, f"sandbox is {value!r}: write one of {', '.join(SANDBOXES)}")
+        return None
+    return value if one_of(subject, "sandbox", value, SANDBOXES) else None
 
 
 def _checked_priority(subject: str, value: object) -> int:

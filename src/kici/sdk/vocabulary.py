@@ -12,13 +12,13 @@ from kici.sdk.problems import refuse
 NAMES = frozenset(
     {
         *("only_on_first_host", "only_on_last_host", "only_on_fanout_index"),
-        *("registry", "fixture"),
+        "fixture",
     }
 )
 """Importing one of these from `kici` fails with a sentence of its own."""
 
-WORKFLOW_OPTIONS = frozenset({"permissions", "registries", "approval"})
-JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "resources", "sandbox", "approval"})
+WORKFLOW_OPTIONS = frozenset({"approval"})
+JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "approval"})
 STEP_OPTIONS = frozenset({"approval", "check", "apply", "summarize", "when_in_sync"})
 
 

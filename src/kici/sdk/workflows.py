@@ -12,7 +12,9 @@ from kici.sdk.durations import Duration
 from kici.sdk.generators import Generator
 from kici.sdk.hooks import AT_THE_END, Hook, HookLike, checked_hooks
 from kici.sdk.jobs import Job
+from kici.sdk.permissions import PermissionsLike, checked_permissions
 from kici.sdk.problems import Location, call_site, refuse
+from kici.sdk.registries import Registry, RegistryLike, checked_registries
 from kici.sdk.rules import Rule, RuleLike, checked_rules
 from kici.sdk.triggers import Trigger, checked_triggers
 from kici.sdk.values import (
@@ -41,6 +43,11 @@ class WorkflowOptions(TypedDict, total=False):
     """Environment variables of all jobs; the values are templates."""
     rules: RuleLike | Sequence[RuleLike]
     """All must say yes. `changed` decides whether the workflow starts; functions are asked in every job."""
+    permissions: PermissionsLike
+    """What its jobs may do through the orchestrator: `{"artifacts": "write", "caches": "read"}`; everything if left
+    out."""
+    registries: RegistryLike
+    """Private indexes from which the workflow's own packages come: `registry("https://…", token_secret="NAME")`."""
     hash_files: str | Sequence[str]
     """Files of the repository, as globs, that the workflow stands on: a change of one changes its content hash."""
     on_success: HookLike
@@ -62,6 +69,8 @@ class Workflow(Struct, frozen=True, eq=False, kw_only=True):
     generators: tuple[Generator, ...] = ()
     rules: tuple[Rule, ...] = ()
     hooks: dict[str, Hook] = {}
+    permissions: dict[str, str] | None = None
+    registries: tuple[Registry, ...] = ()
     hash_files: tuple[str, ...] = ()
     description: str | None = None
 
@@ -80,6 +89,8 @@ def workflow(name: str, /, **options: Unpack[WorkflowOptions]) -> Workflow:
         generators=generators,
         rules=checked_rules(subject, given.get("rules")),
         hooks=checked_hooks(subject, given, AT_THE_END),
+        permissions=checked_permissions(subject, given.get("permissions")),
+        registries=checked_registries(subject, given.get("registries")),
         hash_files=checked_globs(subject, "hash_files", given.get("hash_files")),
         concurrency=checked_concurrency(subject, given.get("concurrency")),
         timeout_ms=checked_duration(subject, "timeout", given.get("timeout"), None),

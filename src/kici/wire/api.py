@@ -423,6 +423,26 @@ class AgentTokenList(Body, frozen=True):
     tokens: list[AgentToken]
 
 
+class AgentCheck(Body, frozen=True):
+    """What a hello with these values would meet, without one."""
+
+    version: str
+    protocol_min: int
+    protocol_max: int
+    token_prefix: str
+    """Of the token that asked, to find it in the list."""
+    labels: list[str] | None
+    """That it grants beside the automatic ones. None = any."""
+    refused_labels: list[str]
+    """Among those asked about."""
+    agent_id: str
+    """`free`; `connected`: an agent with this id and token is there; `foreign`: one with another token is."""
+    clock: datetime
+    """The database's."""
+    storage_problem: str = ""
+    """Why artifacts and caches cannot be kept now. Empty = the object store answers."""
+
+
 class Agent(Body, frozen=True):
     agent_id: str
     status: str

@@ -1,8 +1,9 @@
 """Host ↔ runner over one inherited socket. The host is the agent, or `kici run local`.
 
-Each message is a 4-byte big-endian length and that many bytes of msgpack, at most `MAX_BYTES`. The runner says `Ready`
-once the SDK is imported, then gets one `Start`; it serves one job and exits. User code can reach this socket: the host
-believes nothing that it does not check (step indexes, sizes, order), and holds what the runner must not have.
+Each message is a 4-byte big-endian length and that many bytes of msgpack, to the host at most `MAX_BYTES`. The runner
+says `Ready` once the SDK is imported, then gets one `Start`; it serves one job and exits. User code can reach this
+socket: the host believes nothing that it does not check (step indexes, sizes, order), and holds what the runner must
+not have.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Cancel(Message, frozen=True, tag="cancel"):
     """The job has run out of time: it fails, and is not cancelled."""
 
 
+class Ping(Message, frozen=True, tag="ping"):
+    """Answered by `Pong`: before `Start` at once, then by the event loop."""
+
+
 class Reply(Message, frozen=True, tag="reply"):
     """Answer to `ArtifactEnd`, `SecretOutput` and `Emit`, or the end of an `ArtifactFetch` or `CacheFetch`. `error` is
     empty when it went well."""
@@ -76,6 +81,10 @@ class ArtifactData(Message, frozen=True, tag="artifact.data"):
 
 class Ready(Message, frozen=True, tag="ready"):
     pid: int
+
+
+class Pong(Message, frozen=True, tag="pong"):
+    """Answer to a `Ping`; to each one."""
 
 
 class StepStarted(Message, frozen=True, tag="step.started"):
@@ -209,9 +218,10 @@ class Emit(Message, frozen=True, tag="emit"):
     """Unique within the job's attempts: the same key emits once."""
 
 
-FromHost = Start | Cancel | Reply | ArtifactData
+FromHost = Start | Cancel | Ping | Reply | ArtifactData
 FromRunner = (
     Ready
+    | Pong
     | StepStarted
     | StepEnded
     | Output

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from kici.agent.sandbox import container, podman
 from kici.agent.sandbox.bubblewrap import Bubblewrap
 from kici.agent.sandbox.container import ContainerSandbox
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Sandbox
+from kici.agent.sandbox.launch import SOURCE
 from kici.agent.sandbox.none import NoSandbox
 from kici.agent.sandbox.seccomp import Profile
 from tests.support import container_image
@@ -64,9 +66,40 @@ class Sandboxes:
         self._monkeypatch = monkeypatch
 
     @property
+    def in_container(self) -> bool:
+        return self.sandbox.name == "container"
+
+    @property
     def python(self) -> str:
         """Inside."""
-        return container.python() if self.sandbox.name == "container" else sys.executable
+        return container.python() if self.in_container else sys.executable
+
+    @property
+    def packages(self) -> list[str]:
+        """Inside, where kici and what it needs are found."""
+        return container.search_path().split(":") if self.in_container else [str(SOURCE)]
+
+    @property
+    def unfiltered(self) -> Sandbox:
+        """The same without the list of calls: a control."""
+        if not self.in_container:
+            return Bubblewrap(filtered=False)
+        sandbox = copy.copy(self.sandbox)
+        assert isinstance(sandbox, ContainerSandbox)
+        sandbox._seccomp = podman.machine().seccomp.read_bytes()
+        return sandbox
+
+    @property
+    def program(self) -> str:
+        """How another process makes the same, in Python."""
+        if not self.in_container:
+            return f"from kici.agent.sandbox.bubblewrap import Bubblewrap; sandbox = Bubblewrap({self.profile!r})"
+        assert isinstance(self.sandbox, ContainerSandbox)
+        options = self.sandbox._options
+        return (
+            "from kici.agent.sandbox import podman; from kici.agent.sandbox.container import ContainerSandbox; "
+            f"sandbox = ContainerSandbox(podman.Options({options.image!r}, {options.agent + 'other'!r}))"
+        )
 
     def root(self, slot: int = 0) -> Path:
         root = self._base / f"job-{slot}"
@@ -143,15 +176,21 @@ def none(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyP
     return _sandboxes(request, "none", base, monkeypatch)
 
 
-@pytest.fixture(params=["bubblewrap", "image-build"])
-def bubblewrap(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
-    """In both profiles."""
-    return _sandboxes(request, request.param, base, monkeypatch)
-
-
 @pytest.fixture(params=["bubblewrap", "image-build", "container"])
 def isolated(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
     """All that keep jobs apart."""
+    return _sandboxes(request, request.param, base, monkeypatch)
+
+
+@pytest.fixture(params=["bubblewrap", "container"])
+def stripped(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """Those whose jobs have no capability at all."""
+    return _sandboxes(request, request.param, base, monkeypatch)
+
+
+@pytest.fixture(params=["image-build", "container"])
+def ranged(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """Those whose jobs have a namespace with many users."""
     return _sandboxes(request, request.param, base, monkeypatch)
 
 

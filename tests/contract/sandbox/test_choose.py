@@ -74,6 +74,30 @@ def test_image_builds_belong_to_bubblewrap(mode: str) -> None:
         choose(mode, "image-build")
 
 
+@pytest.mark.parametrize("mode", ["none", "container"])
+def test_image_builds_for_those_who_ask_belong_to_bubblewrap_too(mode: str) -> None:
+    with pytest.raises(SandboxUnavailable, match=f"KICI_SANDBOX_ALLOW=image-build needs .* but it is {mode}"):
+        choose(mode, allow="image-build")
+
+
+def test_image_builds_for_those_who_ask_are_refused_where_they_do_not_work(broken: None) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"KICI_SANDBOX_ALLOW=image-build, but"):
+        choose("auto", allow="image-build")
+
+
+def test_the_labels_of_an_agent_are_what_it_can_do(unknown_machine: None) -> None:
+    assert choose("none").labels == ("kici:sandbox:none",)
+    assert choose("auto").labels == ("kici:sandbox:bubblewrap",)
+
+
+async def test_an_agent_may_offer_image_builds_to_all_jobs_or_to_those_that_ask() -> None:
+    both = ("kici:sandbox:bubblewrap", "kici:sandbox:isolated")
+    assert choose("true").labels == both
+    for choice in (choose("true", "image-build"), choose("true", allow="image-build")):
+        assert choice.labels == (*both, "kici:sandbox:image-build")
+    assert choice.image_builds is not choice.sandbox
+
+
 def test_a_missing_bubblewrap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "find_spec", lambda name: None)
     monkeypatch.setattr("shutil.which", lambda *args, **kwargs: None)

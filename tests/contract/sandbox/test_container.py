@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kici.agent.sandbox import podman
+from kici.agent.sandbox import cgroups, podman
 from kici.agent.sandbox.container import ContainerSandbox
 from kici.agent.sandbox.contract import BoxSpec, Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
@@ -30,56 +30,19 @@ def options(sandboxes: Any) -> podman.Options:
     return found
 
 
-async def test_a_job_in_a_container_has_no_capability_and_is_the_slot_s_own_user(contained: Any) -> None:
-    said = await contained.said("cat /proc/self/status; id -u; id -G; whoami", slot=3)
-    found = dict(line.split(":\t", 1) for line in said.splitlines() if ":\t" in line)
-    assert {found[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
-    assert found["NoNewPrivs"] == "1"
-    uid = str(contained.sandbox.owner(3))
-    assert said.splitlines()[-3:] == [uid, uid, "kici"]
-
-
 async def test_a_directory_that_podman_cannot_name_is_told(contained: Any, base: Path) -> None:
     odd = contained.root().rename(base / "a:b")
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(SandboxUnavailable, match="set KICI_WORK_DIR to a path without colons"):
+    with ours, theirs, pytest.raises(SandboxUnavailable, match="a:b': it has a colon in it"):
         await contained.sandbox.start(BoxSpec(0, odd), theirs.fileno())
 
 
-async def test_a_container_shows_the_image_and_the_job_and_cannot_write_but_to_the_job_s_own(
-    contained: Any, base: Path
-) -> None:
-    secret = base / "agent-secret"
-    secret.write_text("kat_secret")
+async def test_a_job_in_a_container_writes_to_its_own_directories(contained: Any) -> None:
     said = await contained.said(
-        f"cat {secret} /etc/shadow; "
-        "for f in /etc/x /usr/x /x /work/kici/x /opt/kici/python/x /root/x /run/x /dev/x /proc/sys/kernel/hostname; "
-        "do (echo x > $f) 2>/dev/null && echo wrote $f; done; "
-        "for f in /tmp/x /var/tmp/x /work/src/x /work/home/x /dev/shm/x; do echo x > $f || echo refused $f; done; "
-        "echo a > ~/cached && ln ~/cached /work/src/linked && cat /work/src/linked"
+        "for f in /tmp/x /var/tmp/x /work/src/x ~/x /dev/shm/x; do echo x > $f || echo refused $f; done"
     )
-    assert "kat_secret" not in said
-    assert "wrote" not in said
-    assert "refused" not in said
-    assert said.endswith("a\n")
+    assert said == ""
     assert (contained.root() / "tmp" / "x").read_text() == "x\n"
-    assert (contained.root() / "src" / "linked").stat().st_uid == contained.sandbox.owner(0)
-
-
-async def test_a_container_shares_only_the_network_and_the_users_with_the_host(contained: Any) -> None:
-    said = await contained.said(
-        "for n in pid ipc uts mnt cgroup user net; do echo $n $(readlink /proc/self/ns/$n); done"
-    )
-    inside = dict(line.split() for line in said.splitlines())
-    shared = [name for name, found in inside.items() if found == os.readlink(f"/proc/self/ns/{name}")]
-    assert shared == ["user", "net"]
-
-
-async def test_a_container_without_network_reaches_nothing(contained: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        script = f"(exec 4<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}) 2>/dev/null && echo reached || echo alone"
-        assert await contained.said(script, network=True) == "reached\n"
-        assert await contained.said(script, network=False) == "alone\n"
 
 
 async def test_a_container_has_the_path_of_its_image_and_nothing_of_the_agent_s_environment(
@@ -219,9 +182,17 @@ def test_a_name_that_is_no_image_s_never_reaches_podman(name: str) -> None:
         podman.check_image(name)
 
 
-def test_a_limit_that_podman_did_not_set_is_noticed(tmp_path: Path) -> None:
-    from kici.agent.sandbox import cgroups
+def test_a_limit_that_podman_cannot_set_is_refused_by_its_setting_and_the_default_is_left_out() -> None:
+    wanted = Limits(memory_bytes=1024**3)
+    assert cgroups.enforceable_by_podman({"memory", "pids"}, wanted) == Limits(1024**3, None, cgroups.DEFAULT_PIDS)
+    assert cgroups.enforceable_by_podman((), Limits()) == Limits()
+    with pytest.raises(SandboxUnavailable, match=r"KICI_JOB_MEMORY: podman cannot limit that here.*`memory`"):
+        cgroups.enforceable_by_podman({"pids"}, wanted)
+    with pytest.raises(SandboxUnavailable, match="KICI_JOB_PIDS"):
+        cgroups.enforceable_by_podman({"memory"}, Limits(pids=100))
 
+
+def test_a_limit_that_podman_did_not_set_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "pids.max").write_text("max\n")
     (tmp_path / "memory.limit_in_bytes").write_text("104857600\n")
     cgroups.check([tmp_path], Limits(memory_bytes=100 * 1024**2))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kici.agent.process_tree import new_tree
 from kici.agent.sandbox import cgroups
 from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
@@ -64,7 +65,11 @@ async def test_a_box_without_limits_has_used_something(limited: Any) -> None:
     assert boxed.box.usage().peak_memory_bytes >= used.peak_memory_bytes
 
 
-async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(limited: Any) -> None:
+async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_peak(
+    limited: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing of it is left where the agent works: podman's monitor writes a file."""
+    monkeypatch.chdir(tmp_path)
     async with (
         limited.running("echo up; read -r go <&3; echo on", slot=1) as neighbour,
         limited.running(HOG.format(mib=300, python=limited.python), limits=Limits(memory_bytes=96 * MIB)) as boxed,
@@ -78,6 +83,7 @@ async def test_what_takes_too_much_memory_is_killed_and_that_is_known_with_the_p
         await neighbour.line()
         await neighbour.tell("\n")
         assert await neighbour.line() == "on"
+    assert list(tmp_path.iterdir()) == []
     assert used.out_of_memory_kills == 1
     assert 80 * MIB < used.peak_memory_bytes <= 96 * MIB
 
@@ -129,6 +135,65 @@ async def test_a_busy_box_is_held_back_by_its_cpu_limit(limited: Any) -> None:
         async with asyncio.timeout(30):
             while not throttled(boxed):
                 await asyncio.sleep(0.01)
+
+
+LATE = "echo up; read -r go <&3; "
+
+
+def quota(boxed: Any) -> str:
+    """Of the box, per 100 ms, in microseconds."""
+    texts = [
+        path.read_text().split()[0]
+        for one in members(boxed.box.pid)
+        for name in ("cpu.cfs_quota_us", "cpu.max")
+        if (path := one / name).exists()
+    ]
+    assert texts
+    return texts[0]
+
+
+async def test_memory_that_is_lowered_once_the_job_is_known_counts_from_then_on(limited: Any) -> None:
+    hog = LATE + HOG.format(mib=300, python=limited.python)
+    async with limited.running(hog, limits=Limits(memory_bytes=1024 * MIB)) as boxed:
+        assert await boxed.line() == "up"
+        assert boxed.box.lower(Limits(memory_bytes=96 * MIB)).memory_bytes == 96 * MIB
+        await boxed.tell("\n")
+        assert "Killed" in await boxed.line()
+        assert await boxed.line() == "137"
+        assert boxed.box.usage().out_of_memory_kills == 1
+
+
+async def test_processor_time_of_a_box_without_a_limit_can_be_limited_later(limited: Any) -> None:
+    async with limited.running(LATE + "while :; do :; done") as boxed:
+        assert await boxed.line() == "up"
+        assert boxed.box.lower(Limits(cpus=0.1)).cpus == 0.1
+        assert quota(boxed) == "10000"
+        await boxed.tell("\n")
+        async with asyncio.timeout(30):
+            while not throttled(boxed):
+                await asyncio.sleep(0.01)
+
+
+async def test_no_limit_is_ever_raised(limited: Any) -> None:
+    limits = Limits(memory_bytes=128 * MIB, cpus=0.5)
+    async with limited.running(LATE, limits=limits) as boxed:
+        assert await boxed.line() == "up"
+        held = boxed.box.lower(Limits(memory_bytes=512 * MIB, cpus=2))
+        assert (held.memory_bytes, held.cpus) == (128 * MIB, 0.5)
+        held = boxed.box.lower(Limits(memory_bytes=96 * MIB))
+        assert (held.memory_bytes, held.cpus) == (96 * MIB, 0.5)
+        held = boxed.box.lower(Limits(memory_bytes=100 * MIB))
+        assert (held.memory_bytes, held.cpus) == (96 * MIB, 0.5)
+        assert quota(boxed) == "50000"
+        files = ("memory.limit_in_bytes", "memory.max")
+        assert {
+            int(path.read_text()) for one in members(boxed.box.pid) for name in files if (path := one / name).exists()
+        } == {96 * MIB}
+
+
+def test_a_box_in_no_group_says_that_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "hierarchies", list)
+    assert new_tree().lower(Limits(memory_bytes=96 * MIB, cpus=1)) == Limits()
 
 
 async def test_no_group_is_left(grouped: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ UID = 61_100
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parents[2]
 USER = f"kici-test:x:{UID}:{UID}::/nonexistent:/bin/sh"
+GROUP = f"kici-test:x:{UID}:"
 RANGE = "kici-test:300000:65536"
 
 
@@ -30,6 +32,7 @@ def as_user(command: Sequence[str], files: Path, ranges: str = RANGE) -> list[st
     lines = ["set -e"]
     for name, content in (
         ("passwd", Path("/etc/passwd").read_text().rstrip() + f"\n{USER}\n"),
+        ("group", Path("/etc/group").read_text().rstrip() + f"\n{GROUP}\n"),
         ("subuid", ranges + "\n"),
         ("subgid", ranges + "\n"),
     ):
@@ -53,8 +56,13 @@ def _below_home(paths: list[Path]) -> Iterator[Path]:
             yield path
 
 
-def run_suites(*names: str, files: Path, ranges: str = RANGE, options: Sequence[str] = ()) -> str:
-    suites = [str(TESTS / f"test_{name}.py") for name in names]
+def run_suites(*names: str, files: Path, ranges: str = RANGE, options: Sequence[str] = ("-k", "not container")) -> str:
+    return run_tests([str(TESTS / f"test_{name}.py") for name in names], files, {}, ranges, options)
+
+
+def run_tests(
+    suites: Sequence[str], files: Path, more: Mapping[str, str], ranges: str = RANGE, options: Sequence[str] = ()
+) -> str:
     argv = [sys.executable, "-m", "pytest", "-n0", "-rfEs", "--rootdir", str(REPOSITORY), *options, *suites]
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -62,9 +70,10 @@ def run_suites(*names: str, files: Path, ranges: str = RANGE, options: Sequence[
         "PYTHONPATH": str(SOURCE),
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
+        **more,
     }
     ran = subprocess.run(
-        as_user(argv, files, ranges), env=environment, capture_output=True, text=True, timeout=115, cwd=REPOSITORY
+        as_user(argv, files, ranges), env=environment, capture_output=True, text=True, timeout=170, cwd=REPOSITORY
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
@@ -94,6 +103,33 @@ def test_the_suite_passes_for_an_agent_that_is_not_root(files: Path) -> None:
 
 def test_the_attacks_fail_against_an_agent_that_is_not_root(files: Path) -> None:
     assert run_suites("attacks", "seccomp", files=files).count(".") > 40
+
+
+@pytest.fixture
+def containers(files: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user who has a place for containers."""
+    for program in ("podman", "runc"):
+        if shutil.which(program) is None:
+            if os.environ.get("CI"):
+                raise FileNotFoundError(f"{program} is not installed")
+            pytest.skip(f"{program} is not installed")
+    environment = {"HOME": str(files / "user"), "XDG_RUNTIME_DIR": str(files / "runtime")}
+    for directory in environment.values():
+        Path(directory).mkdir(mode=0o700)
+        os.chown(directory, UID, UID)
+    yield environment
+    # podman leaves a process that keeps its user namespace.
+    for file in files.glob("runtime/libpod/tmp/pause.pid"):
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("names", [("contract",), ("isolation",), ("attacks", "seccomp")], ids="-".join)
+def test_containers_keep_the_same_for_an_agent_that_is_not_root(
+    files: Path, containers: dict[str, str], names: tuple[str, ...]
+) -> None:
+    suites = [str(TESTS / f"test_{name}.py") for name in names]
+    assert run_tests(suites, files, containers, options=["-k", "container"]).count(".") >= 10
 
 
 def test_without_ranges_of_ids_image_builds_are_refused_with_the_command_that_gives_them(files: Path) -> None:

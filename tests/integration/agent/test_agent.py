@@ -18,9 +18,11 @@ import httpx
 import msgspec
 import pytest
 
-from kici.agent.sandbox import podman
+from kici.agent.sandbox import cgroups, podman
+from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 from kici.agent.settings import load
 from kici.engine.events import Event, EventType
+from kici.engine.lockfile import LockAmount, LockResources, LockSandbox
 from kici.wire.agent import (
     Ack,
     AgentFrame,
@@ -144,6 +146,16 @@ async def test_a_job_without_a_checkout_has_its_workflow_and_an_empty_directory(
     assert (await bench.orchestrator.log(JOB, 0)).split() == ["listed"]
 
 
+@pytest.fixture
+def control_groups() -> None:
+    try:
+        cgroups.enforceable(Limits(memory_bytes=64 * 1024**2, cpus=1))
+    except SandboxUnavailable as error:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            raise
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     container_image.skip_without_podman()
@@ -169,6 +181,77 @@ async def test_a_job_runs_in_a_container_and_its_failure_is_explained(bench: Ben
     assert podman.sweep(known.container.agent) == []
 
 
+MIB = 1024**2
+
+
+def needing(memory: int | None = None, cpus: int | None = None, *, limits: LockAmount | None = None) -> dict[str, Any]:
+    amount = LockAmount(cpus, memory)
+    return {"options": {"resources": LockResources(amount, limits or amount)}}
+
+
+HOG = f"echo up; exec {sys.executable} -I -c 'x = bytearray(600 << 20)'"
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+async def test_a_job_s_own_memory_limit_holds_and_its_failure_names_it(
+    bench: Bench, sandbox: str, control_groups: None
+) -> None:
+    repository = bench.repository(HOG, **needing(96 * MIB))
+    async with bench.agent(KICI_SANDBOX=sandbox, KICI_JOB_MEMORY="1GiB") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.reason) == ("failed", "out_of_memory"), agent.log()
+    assert "the job ran out of memory and a process was killed (limit 96 MiB, peak " in end.error
+
+
+async def test_a_job_that_requests_more_than_the_agent_gives_fails_before_its_first_step(bench: Bench) -> None:
+    repository = bench.repository("echo ran", **needing(4096 * MIB))
+    async with bench.agent(KICI_SANDBOX="none", KICI_JOB_MEMORY="1GiB"):
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+    assert (end.status, end.reason, end.failed_before_user_code) == ("failed", "preparation", True)
+    assert end.error == (
+        "the job requests 4 GiB of memory, and this agent gives a job 1 GiB: raise KICI_JOB_MEMORY there, or choose a"
+        " larger agent by labels in runs_on"
+    )
+
+
+async def test_a_limit_above_the_agent_s_is_lowered_and_the_log_says_so(bench: Bench, control_groups: None) -> None:
+    wanted = needing(128 * MIB, limits=LockAmount(None, 4096 * MIB))
+    repository = bench.repository(HOG, **wanted)
+    async with bench.agent(KICI_SANDBOX="none", KICI_JOB_MEMORY="160MiB"):
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        log = await bench.orchestrator.log(JOB, -1, "lowered")
+    assert "the job's limit of 4 GiB (memory) is lowered to the agent's, 160 MiB (KICI_JOB_MEMORY)" in log
+    assert "(limit 160 MiB, peak " in end.error
+
+
+async def test_a_job_that_asks_for_another_sandbox_than_the_agent_has_does_not_run(bench: Bench) -> None:
+    repository = bench.repository("echo ran", options={"sandbox": LockSandbox.CONTAINER})
+    async with bench.agent(KICI_SANDBOX="none") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.reason) == ("failed", "preparation"), agent.log()
+    assert [label for label in bench.orchestrator.hellos[0].labels if label.startswith("kici:sandbox:")] == [
+        "kici:sandbox:none"
+    ]
+    assert end.error == ("the job asks for sandbox 'container', and this agent has none: see KICI_SANDBOX there")
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "user"), [(None, "kici"), (LockSandbox.ISOLATED, "kici"), (LockSandbox.IMAGE_BUILD, "root")]
+)
+async def test_only_a_job_that_asks_may_build_images(bench: Bench, sandbox: LockSandbox | None, user: str) -> None:
+    repository = bench.repository("id -un; cat README.md; pwd", options={"sandbox": sandbox})
+    async with bench.agent(KICI_SANDBOX="bubblewrap", KICI_SANDBOX_ALLOW="image-build") as agent:
+        await bench.orchestrator.send(bench.dispatch(repository))
+        end = await bench.orchestrator.end(JOB)
+        assert (end.status, end.error) == ("success", ""), agent.log()
+        log = await bench.orchestrator.log(JOB, 0)
+    assert log.split() == [user, "hello", "/work/src"]
+
+
 async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_agent_see_it(bench: Bench) -> None:
     """The agent fetches; only the steps are without a network."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -190,6 +273,7 @@ async def test_a_job_without_a_network_is_checked_out_where_its_steps_and_the_ag
     ("settings", "reason"),
     [
         ({"KICI_SANDBOX": "none", "KICI_SANDBOX_PROFILE": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
+        ({"KICI_SANDBOX": "none", "KICI_SANDBOX_ALLOW": "image-build"}, "needs KICI_SANDBOX=bubblewrap"),
         ({"KICI_SANDBOX": "both"}, "KICI_SANDBOX cannot be used"),
     ],
 )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +10,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from kici.agent import ca_bundle, checkout, environment, workspace
 from kici.agent.errors import PreparationFailed, SettingsInvalid
@@ -24,6 +18,7 @@ from kici.agent.workspace import Owner
 from kici.engine.events import Event, EventType
 from kici.wire.agent import Checkout
 from kici.wire.context import JobContext
+from tests.support.certificates import authority
 from tests.support.kici_repository import KiciRepository
 from tests.support.mirrors import no_mirrors
 from tests.support.web import Web
@@ -33,36 +28,16 @@ OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
 
 @pytest.fixture
 def bundle(base: Path) -> Path:
-    """Where the slots' users cannot go. The authority's own key serves 127.0.0.1."""
+    """Where the slots' users cannot go."""
     directory = base / "operator"
     directory.mkdir(mode=0o700)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "company")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    pem = serialization.Encoding.PEM
-    (directory / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    (directory / "bundle.pem").write_bytes(certificate.public_bytes(pem))
     return directory / "bundle.pem"
 
 
 @pytest.fixture
 def tls(base: Path, bundle: Path) -> Iterator[Web]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(bundle, bundle.parent / "key.pem")
-    with Web(base / "repositories", context).running() as running:
+    """Whose certificate is by the authority of the bundle."""
+    with Web(base / "repositories", authority(bundle)).running() as running:
         yield running
 
 

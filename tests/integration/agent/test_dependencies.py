@@ -18,6 +18,7 @@ from kici.agent.sandbox.slot_users import FIRST_UID, PACKAGES_UIDS
 from kici.agent.settings import load
 from kici.agent.workspace import Owner, Workspace
 from kici.engine.events import Event, EventType
+from kici.engine.lockfile import LockRegistry
 from kici.wire.context import JobContext
 from tests.support.package_index import PASSWORD, USER, PackageIndex
 
@@ -217,6 +218,53 @@ async def test_a_password_for_an_index_reaches_that_index_and_no_argument_file_o
     for path in (base / NAME).rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert PASSWORD.encode() not in path.read_bytes()
+
+
+@each_way
+async def test_the_token_of_a_registry_reaches_its_index_and_no_argument_file_or_log(
+    base: Path, index: PackageIndex, sandboxed: bool
+) -> None:
+    wanted = files(index.project("greet", part="private"))
+    private = [LockRegistry(f"{index.url}/private/simple", "INNER_TOKEN")]
+    kept, said = dependencies(base, sandboxed=sandboxed), Said()
+    index.allowed.clear()
+    index.asked.clear()
+    async with space(base, sandboxed=sandboxed) as here:
+        secrets = {"INNER_TOKEN": PASSWORD}
+        preparing = asyncio.create_task(kept.prepare(here, wanted, known(secrets=secrets), said, private))
+        await asyncio.to_thread(index.asked.wait, 60)
+        commands = _running_uv(base)
+        assert commands
+        assert not any(PASSWORD in command for command in commands)
+        index.allowed.set()
+        assert await preparing
+        assert (here.packages / "greet/__init__.py").exists()
+    assert not any(PASSWORD in line for line in said)
+    for path in (base / NAME).rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert PASSWORD.encode() not in path.read_bytes()
+
+
+async def test_a_registry_that_sends_on_to_another_origin_gives_it_no_token(base: Path, index: PackageIndex) -> None:
+    wanted = files(index.project("greet", part="private"))
+    private = [LockRegistry(f"{index.url}/private/simple", "INNER_TOKEN", "inner")]
+    with PackageIndex().running() as other:
+        other.files = dict(index.files)
+        index.moved_to = other.url.replace("127.0.0.1", "localhost")
+        async with space(base) as here:
+            await dependencies(base).prepare(here, wanted, known(secrets={"INNER_TOKEN": PASSWORD}), Said(), private)
+        assert other.requests
+        assert {authorization for _, authorization in other.requests} == {""}
+
+
+async def test_a_job_without_the_token_fails_also_where_the_packages_are_kept(base: Path, index: PackageIndex) -> None:
+    wanted = files(index.project("greet", part="private"))
+    private, kept = [LockRegistry(f"{index.url}/private/simple", "INNER_TOKEN")], dependencies(base)
+    async with space(base) as here:
+        await kept.prepare(here, wanted, known(secrets={"INNER_TOKEN": PASSWORD}), Said(), private)
+    async with space(base) as here:
+        with pytest.raises(PreparationFailed, match=r"registry http://\S+: its token, the secret INNER_TOKEN, is not"):
+            await kept.prepare(here, wanted, known(pull_request=True), Said(), private)
 
 
 async def test_packages_of_a_private_index_are_found_by_no_other_repository(base: Path, index: PackageIndex) -> None:

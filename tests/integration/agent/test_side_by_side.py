@@ -104,3 +104,27 @@ async def test_jobs_share_the_machines_network_unless_each_has_one_of_its_own(
         machine = sorted(name for _, name in socket.if_nameindex())
         expected = ["lo"] if network == "isolated" else machine
         assert (await orchestrator.log(JOBS[0], 0, "names")).strip() == f"names {expected}"
+
+
+async def test_a_job_over_its_disk_is_killed_and_the_one_beside_it_and_the_agent_go_on(
+    base: Path, web: Web, orchestrator: Orchestrator
+) -> None:
+    ends = base / "ends"
+    # 64 MiB is the least that an operator may set. The other one waits until this one's end was told.
+    command = (
+        f'if [ "$KICI_JOB_ID" = {JOBS[0]} ]; then head -c 100M /dev/zero >big; sleep 1000; fi;'
+        f" until [ -e {ends} ]; do sleep 0.05; done"
+    )
+    repository = KiciRepository(web.repositories / "repo", {"build": (command,)})
+    env = {"KICI_AGENT_SLOTS": "2", "KICI_JOB_DISK": "64MiB"}
+    async with agent_process.running(base, orchestrator.url, env) as agent:
+        for job_id in JOBS[:2]:
+            await orchestrator.send(dispatch(web, repository, job_id))
+        over = await orchestrator.end(JOBS[0])
+        assert (over.status, over.reason) == ("failed", "disk_full")
+        assert "over its limit of 64 MiB (KICI_JOB_DISK, measured every " in over.error
+        ends.touch()
+        assert (await orchestrator.end(JOBS[1])).status == "success"
+        await orchestrator.send(dispatch(web, repository, JOBS[2]))
+        assert (await orchestrator.end(JOBS[2])).status == "success"
+        assert agent.process.returncode is None

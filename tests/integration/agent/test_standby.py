@@ -59,6 +59,16 @@ async def standing(base: Path, count: int = 1) -> list[int]:
     return runners()
 
 
+async def ready(base: Path, standby: Standby) -> int:
+    """Of the one slot, once its runner waits for a job."""
+    (runner,) = await standing(base)
+    place = standby._slots[0].place
+    assert place
+    async with asyncio.timeout(20):
+        await place.ready()
+    return runner
+
+
 async def test_a_free_slot_has_a_place_that_one_job_gets_and_the_next_job_gets_another(
     base: Path, sandbox: Sandbox
 ) -> None:
@@ -137,6 +147,42 @@ async def test_a_runner_that_is_killed_while_it_waits_is_replaced_and_told(base:
     (warning,) = (entry for entry in told if entry["log_level"] == "warning")
     assert (warning["event"], warning["slot"]) == ("a standby runner is gone", 0)
     assert "SIGKILL" in warning["reason"]
+
+
+async def test_a_runner_that_is_stopped_while_it_waits_is_replaced_and_told(
+    base: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kici.agent.execution.STANDBY_ASK_S", 0.05)
+    monkeypatch.setattr("kici.agent.execution.STANDBY_SILENT_S", 0.3)
+    standby = Standby(settings(base), sandbox)
+    with structlog.testing.capture_logs() as told:
+        async with running(standby):
+            stopped = await ready(base, standby)
+            os.kill(stopped, signal.SIGSTOP)
+
+            async def replaced() -> bool:
+                return stopped not in runners() and len(runners()) == 1
+
+            await until(replaced)
+    reasons = [entry["reason"] for entry in told if entry["event"] == "a standby runner is gone"]
+    assert "the runner did not answer for 0.3 s while it stood ready (it is stopped)" in reasons
+
+
+async def test_a_job_is_not_handed_to_a_runner_that_is_stopped(base: Path, sandbox: Sandbox) -> None:
+    """Also before it was asked: it is looked at when the job comes."""
+    standby = Standby(settings(base), sandbox)
+    async with running(standby):
+        stopped = await ready(base, standby)
+        os.kill(stopped, signal.SIGSTOP)
+
+        async def is_stopped() -> bool:
+            return b"\nState:\tT" in Path(f"/proc/{stopped}/status").read_bytes()
+
+        await until(is_stopped)
+        async with standby.take() as place:
+            await place.ready()
+            assert stopped not in runners()
+            assert len(runners()) == 1
 
 
 async def test_a_place_whose_directory_was_tidied_away_is_not_handed_over(base: Path) -> None:

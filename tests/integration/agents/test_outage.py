@@ -16,16 +16,16 @@ from tests.support import coordinator
 from tests.support.coordinator import Coordinator
 from tests.support.fake_agent import agents, beating
 from tests.support.locks import job
-from tests.support.postgres import reachable_folder
+from tests.support.postgres import memory, reachable_folder
 from tests.support.runs import make_run
 from tests.support.services import until
 
-TTL = timedelta(seconds=1)
+TTL = timedelta(seconds=2)
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedPostgres]:
-    with reachable_folder() as folder:
+    with reachable_folder(memory()) as folder:
         server = EmbeddedPostgres(Path(folder))
         await server.start()
         try:
@@ -73,7 +73,7 @@ async def test_no_job_is_requeued_or_lost_because_the_database_was_away(
         async def sweepers_work_again() -> bool:
             return bool(
                 await here.pool.fetchval(
-                    "select bool_or(lease_since < now() - interval '2 seconds' and lease_expires_at > now())"
+                    "select bool_or(lease_since < now() - interval '3 seconds' and lease_expires_at > now())"
                     "  from coordinators"
                 )
             )

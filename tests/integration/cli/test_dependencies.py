@@ -95,6 +95,43 @@ def test_a_private_index_is_opened_by_the_developers_variables(
     assert PASSWORD not in (repository / ".kici/kici.lock.json").read_text()
 
 
+def with_registry(index: PackageIndex, url: str = "") -> str:
+    made = f'registry("{url or index.url + "/private/simple"}", token_secret="env:INNER_TOKEN")'
+    return WORKFLOW.replace("import job", "import job, registry").replace(
+        "on=push()", f"on=push(), registries=[{made}]"
+    )
+
+
+def test_a_registry_gets_its_token_from_the_local_secrets(repository: Path, kici: Type, index: PackageIndex) -> None:
+    write(repository, index.project("greet", part="private"))
+    write(repository, {".kici/workflows/ci.py": with_registry(index), ".gitignore": ".kici/.secrets\n"})
+    refused = kici("compile")
+    assert refused.returncode == 1
+    assert "401" in refused.stderr
+    ran = kici("run", "local", "ci", "--secret", f"INNER_TOKEN={PASSWORD}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    write(repository, {".kici/.secrets": f"INNER_TOKEN={PASSWORD}\n"})
+    compiled = kici("compile", XDG_CACHE_HOME=str(repository.parent / "another"))
+    assert compiled.returncode == 0, compiled.stderr
+    lock = (repository / ".kici/kici.lock.json").read_text()
+    assert '"tokenSecret": "INNER_TOKEN"' in lock
+    assert PASSWORD not in lock + refused.stderr + ran.stdout + ran.stderr + compiled.stderr
+
+
+def test_a_registry_that_no_index_answers_to_is_a_compile_error_at_its_line(
+    repository: Path, kici: Type, index: PackageIndex
+) -> None:
+    write(repository, index.project("greet"))
+    write(repository, {".kici/workflows/ci.py": with_registry(index, "https://packages.example.com/simple")})
+    refused = kici("compile")
+    assert refused.returncode == 1
+    assert (
+        ".kici/workflows/ci.py:5: workflow 'ci': registry https://packages.example.com/simple: no index"
+        in refused.stderr
+    )
+    assert '[[tool.uv.index]] with name = "internal" and url = "https://packages.example.com/simple"' in refused.stderr
+
+
 def test_without_uv_the_error_says_how_to_get_it(repository: Path, kici: Type, index: PackageIndex) -> None:
     write(repository, index.project("greet"))
     hidden = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda name, *a: name != 'uv' and f(name, *a)"

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from kici.agent.sandbox import cgroups
+from kici.agent.sandbox.contract import Limits, SandboxUnavailable
 from tests.support import example
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -378,6 +380,67 @@ def test_in_a_sandbox_the_same_workflow_runs_without_the_host(repository: Reposi
     assert ran.returncode == 0, ran.stdout + ran.stderr
     logged = [line.partition("│ ")[2] for line in ran.stdout.splitlines() if "│" in line]
     assert [logged[0], logged[1], *logged[-3:]] == ["1", "here", "gone", "/work/src", "/work/home"]
+
+
+def test_the_permissions_of_a_workflow_count_here_too(repository: Repository) -> None:
+    repository.workflow("""
+        @job(runs_on="linux")
+        async def sends(ctx: Ctx) -> None:
+            from pathlib import Path
+            Path("out").write_text("x")
+            await ctx.artifacts.upload("out", "out")
+
+        @job(runs_on="linux")
+        async def emits(ctx: Ctx) -> None:
+            await ctx.emit("built", {})
+
+        ci = workflow("ci", on=push(), jobs=[sends, emits], permissions={"artifacts": "write"})
+    """)
+    document = repository.document()
+    sends, emits = document["workflows"][0]["jobs"]
+    assert (sends["status"], emits["status"]) == ("success", "failed")
+    assert (
+        "the workflow 'ci' gives its jobs no permission to emit events: permissions={'events': 'write'} does"
+        in emits["error"]
+    )
+
+
+def test_a_sandbox_that_a_job_asks_for_is_had_where_it_can_be_and_else_told(repository: Repository) -> None:
+    repository.workflow("""
+        kept = job("kept", runs_on="linux", sandbox="isolated", steps=["pwd"])
+        image = job("image", runs_on="linux", sandbox="image-build", steps=["echo I am $(id -un)"])
+        boxed = job("boxed", runs_on="linux", sandbox="container", steps=["pwd"])
+        plain = job("plain", runs_on="linux", sandbox="none", steps=["pwd"])
+        ci = workflow("ci", on=push(), jobs=[kept, image, boxed, plain])
+    """)
+    ran = repository.run()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("here its steps run as you: --sandbox keeps them in one") == 3
+    ran = repository.run("--sandbox")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "I am root" in ran.stdout
+    assert ran.stdout.count("the job asks for sandbox") == 1
+    assert "a local run has no image for it" in ran.stdout
+
+
+def test_a_job_has_its_own_limits_here_too_and_a_request_that_nobody_can_meet_fails_it(repository: Repository) -> None:
+    try:
+        cgroups.enforceable(Limits(memory_bytes=64 * 1024**2))
+    except SandboxUnavailable as error:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            raise
+        pytest.skip(str(error))
+    hog = f"{sys.executable} -I -c 'x = bytearray(600 << 20)'"
+    repository.workflow(f"""
+        a = job("a", runs_on="linux", steps=[{hog!r}], resources={{"memory": "96m"}})
+        b = job("b", runs_on="linux", steps=["echo ran"], resources={{"requests": {{"memory": "1000000g"}}}})
+        ci = workflow("ci", on=push(), jobs=[a, b])
+    """)
+    found = repository.document()
+    a, b = found["workflows"][0]["jobs"]
+    assert (a["status"], b["status"]) == ("failed", "failed")
+    assert "the job ran out of memory and a process was killed (limit 96 MiB" in a["error"]
+    assert b["error"].startswith("the job requests 1000000 GiB of memory, and this machine has ")
 
 
 def test_the_timeout_of_the_workflow_ends_the_run(repository: Repository) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from kici.engine import lockfile
 from kici.engine.lockfile import HOOKS, LockCache, LockNeed, LockParallel, LockRule, LockWorkflow, StepKind
 from tests.integration.compiler.conftest import Repository
 
@@ -215,3 +218,68 @@ def test_a_lock_file_that_would_be_too_large_says_so(repository: Repository) -> 
     )
     (problem,) = repository.compile().problems
     assert "the limit is 5,000,000: split the workflows over repositories" in str(problem)
+
+
+def test_what_a_job_says_of_its_agent_and_a_workflow_of_its_jobs_stands_in_the_lock_file(
+    repository: Repository,
+) -> None:
+    repository.module(
+        "ci.py",
+        """
+        from kici import Resources
+        made = job("made", runs_on="linux", steps=["true"], sandbox="isolated",
+                   resources=Resources(requests={"memory": "64m"}, limits={"cpus": 1.5, "memory": "2g"}))
+        ci = workflow("ci", on=push(), jobs=[made], permissions={"artifacts": "write", "events": "none"})
+        none = workflow("none", on=push(), jobs=[made], permissions={})
+        """,
+    )
+    compiled = repository.compile()
+    assert compiled.problems == ()
+    document = json.loads(compiled.data)
+    ci, none = document["workflows"]
+    assert ci["permissions"] == {"artifacts": "write"}
+    assert none["permissions"] == {}
+    (made,) = ci["jobs"]
+    assert made["sandbox"] == "isolated"
+    assert made["resources"] == {
+        "requests": {"memoryBytes": 64 * 1024**2},
+        "limits": {"cpuMillis": 1500, "memoryBytes": 2 * 1024**3},
+    }
+    assert "permissions" not in made
+    assert lockfile.decode(compiled.data) == compiled.lock
+
+
+def test_all_that_is_wrong_with_the_words_of_an_agent_is_told_at_once_with_its_line(repository: Repository) -> None:
+    repository.module(
+        "ci.py",
+        """
+        from kici import registry
+        one = job("one", runs_on="linux", steps=["true"], resources={"memory": "4Gi"})
+        two = job("two", runs_on="linux", steps=["true"], sandbox="isolate")
+        inner = registry("http://packages.example.com/simple", token_secret="TOKEN")
+        ci = workflow("ci", on=push(), jobs=[one, two], permissions={"contents": "read"})
+        """,
+    )
+    found = [problem.partition(": write")[0] for problem in repository.problems()]
+    assert [one.partition("; ")[0] for one in found] == [
+        "ci.py:4: job 'one': resources: memory: '4Gi' is not a size",
+        "ci.py:5: job 'two': sandbox: there is no 'isolate' (did you mean 'isolated'?)",
+        "ci.py:6: registry('http://packages.example.com/simple'): its address is not encrypted, and would show the"
+        " token to everybody on the way",
+        "ci.py:7: workflow 'ci': permissions: 'contents' is not there yet: it is planned, but not in this version",
+    ]
+
+
+def test_a_cache_that_the_workflow_does_not_permit_is_a_warning(repository: Repository) -> None:
+    repository.module(
+        "ci.py",
+        """
+        from kici import cache
+        one = job("one", runs_on="linux", steps=["true"], cache=cache("k", paths="p"))
+        ci = workflow("ci", on=push(), jobs=[one], permissions={"caches": "read"})
+        """,
+    )
+    (warning,) = map(str, repository.compile().warnings)
+    assert (
+        "job 'one': its cache is never saved: the workflow 'ci' gives its jobs no permission to save caches" in warning
+    )

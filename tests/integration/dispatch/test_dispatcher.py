@@ -9,8 +9,10 @@ from itertools import pairwise
 
 import pytest
 
+from kici.engine.lockfile import Level
 from kici.orchestrator.agents.contract import Settings
 from kici.orchestrator.dispatch.explain import explain
+from kici.orchestrator.identity.access import Access
 from kici.orchestrator.store import notify, queue_rules
 from kici.wire.agent import Dispatch
 from tests.support import coordinator
@@ -54,6 +56,19 @@ async def test_repositories_take_turns_however_much_one_of_them_has(here: Coordi
         order = [repository_of(made, await finish(agent, number)) for number in range(1, 9)]
         assert Counter(order) == {"big": 4, "small": 4}
         assert all(one != other for one, other in pairwise(order))
+
+
+@pytest.mark.parametrize("permissions", [None, {}, {"caches": Level.READ}])
+async def test_the_token_of_a_job_stands_for_what_its_workflow_permits(
+    here: Coordinator, permissions: dict[str, Level] | None
+) -> None:
+    await make_run(here.pool, [job("one")], permissions=permissions)
+    agent = await here.agent()
+    async with agents(agent):
+        await agent.connect()
+        dispatch = await agent.expect(Dispatch)
+        found = await Access(here.pool).job(dispatch.job_token)
+        assert (found.job_id, found.workflow, found.permissions) == (dispatch.job_id, "ci", permissions)
 
 
 async def test_a_pause_lets_nothing_new_start_and_what_runs_go_on(here: Coordinator) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kici.engine.lockfile import Retry
+from kici.engine.lockfile import LockSandbox, Retry
 from kici.orchestrator.agents.contract import Settings
 from kici.orchestrator.dispatch.explain import explain
 from kici.orchestrator.lifecycle.cancel import cancel_run
@@ -50,6 +50,19 @@ async def test_a_label_that_nobody_has_is_told_with_the_nearest(here: Coordinato
             " offer the label gpu-larg: no agent of the last 7 days, no agent token and no scaler names it"
             " (did you mean gpu-large?)"
         }
+
+
+async def test_a_sandbox_that_no_agent_has_is_a_label_that_is_told_and_one_that_has_it_gets_the_job(
+    here: Coordinator,
+) -> None:
+    agent = await here.agent(labels=("kici:sandbox:none",))
+    other = await here.agent("kept", labels=("kici:sandbox:isolated",))
+    async with agents(agent, other):
+        await agent.connect()
+        made = await make_run(here.pool, [job("build", sandbox=LockSandbox.ISOLATED)])
+        assert (await reasons(made))["build"].startswith("no connected agent has the label kici:sandbox:isolated")
+        await other.connect()
+        assert (await other.expect(Dispatch)).name == "build"
 
 
 async def test_busy_agents_are_counted_and_a_sent_job_names_its_agent(here: Coordinator) -> None:

@@ -56,9 +56,9 @@ from kici.orchestrator.store.views import event_log as event_log_view
 from kici.orchestrator.store.views import runs as runs_view
 from tests.support.explain import explained
 from tests.support.locks import job
-from tests.support.million import BESIDE, LOG_HOUR, SESSION, TABLES
+from tests.support.million import BESIDE, LOG_CHUNKS, LOG_HOUR, SESSION, TABLES
 
-GROWING = (*TABLES, *BESIDE, "agent_sessions")
+GROWING = (*TABLES, *BESIDE, LOG_CHUNKS, "agent_sessions")
 RUN = "0000000c-0000-4000-8000-000000000007"
 """In the past, with one job of two steps whose id is the same, and 1,000 chunks of the first step."""
 JOB = RUN

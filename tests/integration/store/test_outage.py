@@ -17,14 +17,14 @@ from kici.orchestrator.store.database import create_pool, transaction
 from kici.orchestrator.store.embedded import EmbeddedPostgres
 from kici.orchestrator.store.group_commit import GroupCommit
 from kici.orchestrator.store.notify import RUNS, Listener, Notifier
-from tests.support.postgres import reachable_folder
+from tests.support.postgres import memory, reachable_folder
 from tests.support.services import running, until
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedPostgres]:
     """A durable server of one's own, under supervision, to be hurt."""
-    with reachable_folder() as folder:
+    with reachable_folder(memory()) as folder:
         server = EmbeddedPostgres(Path(folder))
         await server.start()
         try:

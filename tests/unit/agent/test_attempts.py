@@ -39,7 +39,16 @@ async def test_it_is_idle_only_when_the_directory_of_a_job_that_has_told_its_end
     monkeypatch.setattr(attempts, "Job", PlayedJob)
     anything: Any = None
     settings = load({"KICI_ORCHESTRATOR_URL": "ws://host:4000/ws"})
-    shop = Workshop(settings, *[anything] * 6)
+    shop = Workshop(
+        settings,
+        choice=anything,
+        outbox=anything,
+        silence=anything,
+        standby=anything,
+        dependencies=anything,
+        mirrors=anything,
+        hooks=anything,
+    )
     crew = Attempts(Identity("boot", (), {}), shop, disk=str)
     dispatch: Any = SimpleNamespace(job_id="j", attempt=1)
     async with running(crew):

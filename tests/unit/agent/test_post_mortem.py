@@ -27,6 +27,9 @@ class Reporting:
     def __init__(self) -> None:
         self.used = Usage()
 
+    def lower(self, limits: Limits) -> Limits:
+        raise AssertionError
+
     def usage(self) -> Usage:
         return self.used
 

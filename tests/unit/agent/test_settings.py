@@ -63,10 +63,13 @@ def test_the_orchestrators_address_may_be_written_in_several_ways(given: str, so
         {"KICI_ORCHESTRATOR_URL": "ws://user:pass@host"},
         {"KICI_SANDBOX": "maybe"},
         {"KICI_SANDBOX_PROFILE": "everything"},
+        {"KICI_SANDBOX_ALLOW": "everything"},
         {"KICI_SANDBOX_NETWORK": "none"},
         {"KICI_JOB_MEMORY": "lots"},
         {"KICI_JOB_MEMORY": "4GB"},
         {"KICI_JOB_MEMORY": "1MiB"},
+        {"KICI_JOB_DISK": "20GB"},
+        {"KICI_JOB_DISK": "1MiB"},
         {"KICI_JOB_CPUS": "0"},
         {"KICI_JOB_CPUS": "nan"},
         {"KICI_JOB_PIDS": "3"},
@@ -134,3 +137,18 @@ def test_limits_of_a_job_are_sizes_and_numbers() -> None:
     assert load(URL | given).limits == Limits(memory_bytes=4 * 1024**3, cpus=1.5, pids=2000)
     assert load(URL | {"KICI_JOB_MEMORY": "134217728"}).limits == Limits(memory_bytes=128 * 1024**2)
     assert load(dict(URL)).limits == Limits()
+    assert load(dict(URL)).job_disk is None
+    assert load(URL | {"KICI_JOB_DISK": "20GiB"}).job_disk == 20 * 1024**3
+
+
+def test_a_work_directory_that_podman_cannot_mount_is_refused_at_the_start() -> None:
+    odd = URL | {"KICI_WORK_DIR": "/srv/a:b", "KICI_SANDBOX": "bubblewrap"}
+    assert load(odd).work_dir == Path("/srv/a:b")
+    with pytest.raises(SettingsInvalid, match="KICI_WORK_DIR is '/srv/a:b': podman cannot mount"):
+        load(odd | {"KICI_SANDBOX": "container"})
+
+
+def test_there_are_no_more_slots_than_users_for_them() -> None:
+    assert load(URL | {"KICI_AGENT_SLOTS": "475"}).agent_slots == 475
+    with pytest.raises(SettingsInvalid, match="KICI_AGENT_SLOTS is 476: an agent has at most 475 slots"):
+        load(URL | {"KICI_AGENT_SLOTS": "476"})

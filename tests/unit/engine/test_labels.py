@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kici.engine import labels
-from kici.engine.lockfile import Regex
+from kici.engine.lockfile import LockJob, LockSandbox, Regex
 
 names = st.sampled_from(["linux", "gpu", "web-1", "web-2", "kici:os:linux", "big"])
 
@@ -27,6 +27,27 @@ def test_automatic_labels_have_the_usual_names() -> None:
         "kici:arch:amd64",
         "kici:host:h1",
     )
+
+
+def test_a_sandbox_is_one_label_more() -> None:
+    job = LockJob("a", (), ("linux", "web-*"), ("slow",), sandbox=LockSandbox.ISOLATED)
+    wanted = labels.of_job(job)
+    assert wanted == labels.requirement(["linux", "web-*", "kici:sandbox:isolated"], ["slow"])
+    assert labels.missing(wanted, {"kici:os:linux", "web-1"}) == ("kici:sandbox:isolated",)
+    assert labels.of_job(LockJob("a", (), ("linux",))) == labels.requirement(["linux"])
+
+
+def test_an_agent_says_how_it_keeps_its_jobs() -> None:
+    def offered(name: str, *, filtered: bool = True, image_builds: bool = False) -> list[str]:
+        found = labels.of_sandbox(name, filtered=filtered, image_builds=image_builds)
+        return [label.removeprefix("kici:sandbox:") for label in found]
+
+    assert offered("none") == ["none"]
+    assert offered("container") == ["container", "isolated"]
+    assert offered("bubblewrap") == ["bubblewrap", "isolated"]
+    assert offered("bubblewrap", filtered=False) == ["bubblewrap"]
+    assert offered("bubblewrap", image_builds=True) == ["bubblewrap", "isolated", "image-build"]
+    assert labels.foreign(labels.of_sandbox("none", filtered=False, image_builds=False), []) == ()
 
 
 def test_labels_beyond_a_tokens_are_foreign_and_automatic_ones_are_not() -> None:

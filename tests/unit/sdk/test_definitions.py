@@ -163,6 +163,8 @@ def test_labels_are_sorted_into_required_and_excluded() -> None:
         (lambda: anything.job("a", runs_on="linux", steps=["true"], max_parallel=True), "max_parallel is True"),
         (lambda: anything.job("a", runs_on="linux", steps=["true"], fail_fast="no"), "fail_fast is 'no'"),
         (lambda: anything.job("a\nb", runs_on="linux", steps=["true"]), "cannot be its name"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], sandbox="isolate"), r"did you mean 'isolated'\?"),
+        (lambda: anything.job("a", runs_on="linux", steps=["true"], sandbox=True), "sandbox is True: write one of"),
         (lambda: anything.job(work), r"@job\(runs_on="),
         (lambda: anything.step("a", "  "), "command is empty"),
         (lambda: anything.step("a", 5), "step"),
@@ -197,7 +199,7 @@ def test_the_compiler_gets_every_refusal_with_its_line(noted: list[problems.Refu
     assert len(noted) == 4
 
 
-@pytest.mark.parametrize("name", ["registry", "only_on_first_host"])
+@pytest.mark.parametrize("name", ["fixture", "only_on_first_host"])
 def test_a_name_that_comes_later_says_so(name: str) -> None:
     with pytest.raises(ImportError, match=f"kici has no '{name}' yet"):
         getattr(kici, name)

@@ -41,6 +41,6 @@ async def upload(ctx: Ctx) -> None:
     await ctx.artifacts.upload("image", [ARCHIVE])
 
 
-image = job("image", runs_on="linux", env=BUILDAH, steps=[build_image, check_image, upload])
+image = job("image", runs_on="linux", sandbox="image-build", env=BUILDAH, steps=[build_image, check_image, upload])
 
 container_image = workflow("image", on=[push(branches="main"), push(tags="v*"), manual()], jobs=[image])

@@ -35,7 +35,7 @@ from pathlib import Path
 from kici.agent.process_tree import report_survivors
 from kici.agent.sandbox import seccomp, slot_users, user_namespace
 from kici.agent.sandbox.cgroups import ControlGroup
-from kici.agent.sandbox.contract import Box, BoxSpec, SandboxUnavailable, Usage
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import Started, interpreter_paths, runner_argv, runner_env, spawn
 from kici.runner.processes import gone
 
@@ -248,6 +248,9 @@ class WrappedBox:
     def path(self, host: Path) -> str:
         inside = host.relative_to(self._root)
         return f"{WORK}/{inside}" if inside.parts else WORK
+
+    def lower(self, limits: Limits) -> Limits:
+        return Limits() if self._cgroup is None else self._cgroup.lower(limits)
 
     def usage(self) -> Usage:
         return Usage() if self._cgroup is None else self._cgroup.usage()

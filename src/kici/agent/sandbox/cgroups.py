@@ -17,7 +17,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -90,6 +90,17 @@ def enforceable(wanted: Limits) -> Limits:
     raise AssertionError("the last try returns or raises")
 
 
+def enforceable_by_podman(controllers: Collection[str], wanted: Limits) -> Limits:
+    """The same for boxes that are containers: podman says which controllers it may use. Raises `SandboxUnavailable`."""
+    for controller, field in _LIMITED.items():
+        if getattr(wanted, field) is not None and controller not in controllers:
+            raise SandboxUnavailable(
+                f"{_SETTING[controller]}: podman cannot limit that here, because it has no control group with the "
+                f"controller `{controller}`; see job-limits.md, or unset it"
+            )
+    return wanted if wanted.pids is not None or "pids" not in controllers else replace(wanted, pids=DEFAULT_PIDS)
+
+
 def of_process(pid: int) -> list[Path]:
     """The directories of the groups that a process is in; empty if it is gone."""
     try:
@@ -120,18 +131,32 @@ def check(directories: Sequence[Path], wanted: Limits) -> None:
             raise SandboxUnavailable(f"{_SETTING[controller]}: podman does not set that limit here; see job-limits.md")
 
 
+def lowered(directories: Sequence[Path], held: Limits, wanted: Limits) -> Limits:
+    """Tighten the limits of a group, which has one directory in each hierarchy, from `held` to the lower of both, value
+    by value. What cannot be set stays. Returns what holds then."""
+    for controller, field in _LIMITED.items():
+        before, value = getattr(held, field), getattr(wanted, field)
+        if value is None or (before is not None and value >= before):
+            continue
+        with suppress(OSError):
+            if _write(directories, controller, value):
+                held = replace(held, **{field: value})
+    return held
+
+
 class ControlGroup:
     """Of one box. `kill` must be called."""
 
     def __init__(self, directories: list[_Directory]) -> None:
         self._directories = directories
+        self._held = Limits()
         self._measures = Measures([one.path for one in directories])
 
     @classmethod
     def make(cls, limits: Limits) -> ControlGroup | None:
         """None where there are no control groups and nothing is to be limited. Raises `SandboxUnavailable`."""
         sweep()
-        group = cls(list(_directories(limits)))
+        group = cls(list(_directories()))
         try:
             group._limit(limits)
         except BaseException:
@@ -143,6 +168,11 @@ class ControlGroup:
         """A command that enters the group and then becomes `argv`, as the same process."""
         files = [str(one.path / "cgroup.procs") for one in self._directories]
         return ["/bin/sh", "-c", _ENTER, "kici-enter", str(len(files)), *files, *argv]
+
+    def lower(self, limits: Limits) -> Limits:
+        """What holds from now on. A limit that cannot be set stays as it is."""
+        self._held = lowered([one.path for one in self._directories], self._held, limits)
+        return self._held
 
     def usage(self) -> Usage:
         if self._directories:
@@ -169,22 +199,23 @@ class ControlGroup:
         return not self._directories
 
     def _limit(self, limits: Limits) -> None:
+        paths = [one.path for one in self._directories]
         for controller, field in _LIMITED.items():
             value = getattr(limits, field)
             if value is None:
                 continue
-            directory = next((one for one in self._directories if controller in one.controllers), None)
-            if directory is None:
+            try:
+                done = _write(paths, controller, value)
+            except OSError as error:
+                raise SandboxUnavailable(
+                    f"{_SETTING[controller]}: the limit cannot be set below {paths[0].parent}: {error.strerror}"
+                ) from error
+            if not done:
                 raise SandboxUnavailable(
                     f"{_SETTING[controller]}: this agent cannot limit that here, because no control group with the "
                     f"controller `{controller}` is delegated to it; see job-limits.md, or unset it"
                 )
-            try:
-                _write(directory, controller, value)
-            except OSError as error:
-                raise SandboxUnavailable(
-                    f"{_SETTING[controller]}: the limit cannot be set below {directory.path.parent}: {error.strerror}"
-                ) from error
+        self._held = limits
 
 
 class _Directory:
@@ -192,8 +223,6 @@ class _Directory:
 
     def __init__(self, hierarchy: Hierarchy, name: str) -> None:
         self.path = hierarchy.path / name
-        self.controllers = hierarchy.controllers
-        self.v2 = hierarchy.v2
         for _ in range(_TRIES):
             self.path.mkdir(exist_ok=True)
             with suppress(FileNotFoundError):  # somebody's sweep was faster than our lock
@@ -216,9 +245,10 @@ class _Directory:
         return True
 
 
-def _directories(limits: Limits) -> Iterator[_Directory]:
+def _directories() -> Iterator[_Directory]:
+    """In all controllers, whatever is limited at the start: limits come with the job too."""
     name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"  # the number is for people
-    needed = {"memory", "pids"} | ({"cpu"} if limits.cpus is not None else set())
+    needed = set(_LIMITED)
     kills_at_once = False
     for hierarchy in hierarchies():
         useful = hierarchy.controllers & (needed if kills_at_once else needed | {"freezer"})
@@ -231,24 +261,32 @@ def _directories(limits: Limits) -> Iterator[_Directory]:
             yield directory
 
 
-def _write(directory: _Directory, controller: str, value: float) -> None:
+def _write(directories: Sequence[Path], controller: str, value: float) -> bool:
+    """False: none of the directories has the controller. The files tell the two versions apart. Raises `OSError`."""
     quota = max(int(value * _PERIOD_US), 1000)
-    match controller, directory.v2:
-        case "memory", True:
-            (directory.path / "memory.max").write_text(str(value))
-            with suppress(OSError):  # no swap accounting: then there is none, or it does not count
-                (directory.path / "memory.swap.max").write_text("0")
-        case "memory", False:
-            (directory.path / "memory.limit_in_bytes").write_text(str(value))
-            with suppress(OSError):
-                (directory.path / "memory.memsw.limit_in_bytes").write_text(str(value))
-        case "pids", _:
-            (directory.path / "pids.max").write_text(str(value))
-        case "cpu", True:
-            (directory.path / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
-        case _:
-            (directory.path / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-            (directory.path / "cpu.cfs_quota_us").write_text(str(quota))
+    for directory in directories:
+        match controller:
+            case "memory" if (limit := directory / "memory.max").exists():
+                limit.write_text(str(value))
+                with suppress(OSError):  # no swap accounting: then there is none, or it does not count
+                    (directory / "memory.swap.max").write_text("0")
+                return True
+            case "memory" if (limit := directory / "memory.limit_in_bytes").exists():
+                limit.write_text(str(value))
+                with suppress(OSError):
+                    (directory / "memory.memsw.limit_in_bytes").write_text(str(value))
+                return True
+            case "pids" if (limit := directory / "pids.max").exists():
+                limit.write_text(str(value))
+                return True
+            case "cpu" if (limit := directory / "cpu.max").exists():
+                limit.write_text(f"{quota} {_PERIOD_US}")
+                return True
+            case "cpu" if (limit := directory / "cpu.cfs_quota_us").exists():
+                (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+                limit.write_text(str(quota))
+                return True
+    return False
 
 
 @cache

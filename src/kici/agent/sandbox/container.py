@@ -5,8 +5,9 @@ it; `/tmp` and `/var/tmp`, which are `/work/tmp`; the agent's Python and package
 the runner is always the agent's own version. The image must have glibc and bash: a probe at the start tells what it
 lacks. Nothing of the agent's environment or of the host's file system is in it.
 
-The job has no capability and cannot gain one. Under a root agent it is the slot's own user, in the host's user
-namespace; else it is the agent's user in one of its own (`keep-id`).
+The job has no capability, cannot gain one, and has a user namespace of its own. Under a root agent that one has a range
+of users which no other slot has, so that not even its root is anybody on the host; else it is podman's, and the job is
+the agent's user in it (`keep-id`).
 
 podman leaves the container behind if we die. So beside each there is a process that waits for the end of a pipe that we
 hold, and then removes the container; and what even that did not remove is swept at the agent's next start.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import secrets
 import signal
 import sys
@@ -26,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kici.agent.process_tree import report_survivors
-from kici.agent.sandbox import cgroups, podman, slot_users
+from kici.agent.sandbox import cgroups, podman, seccomp_profile, slot_users, user_namespace
 from kici.agent.sandbox.contract import Box, BoxSpec, Limits, SandboxUnavailable, Usage
 from kici.agent.sandbox.launch import SOURCE, LastWords, Started, spawn
 from kici.agent.sandbox.measures import Measures
@@ -35,6 +37,11 @@ from kici.runner.processes import gone
 
 WORK = "/work"
 _KICI = "/opt/kici"
+_UID = slot_users.FIRST_UID
+"""Of a root agent's steps, inside. No image has this user."""
+_MASKED = "/sys/fs:/sys/kernel"
+"""With the host's network there is the host's `/sys`, and all that is mounted in it: a user namespace may mount its own
+with a network of its own only. Without root podman shows the host's control groups in any case, of version 1."""
 _SHM_BYTES = 1024**3
 _START_S = 60.0
 _KILL_S = 30.0
@@ -46,6 +53,8 @@ _PROBE = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); import kici.runner.job, shutil; "
     "sys.exit(0 if shutil.which('bash') else 'it has no bash on its PATH')"
 )
+_IN_DIRECTORY = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "kici-podman")
+"""podman's monitor writes a file `oom` to the directory that it was started in: one that is gone by then."""
 _WATCH = 'read -r _ <&3; for _ in 1 2 3; do "$1" rm --force --time=0 --ignore "$2"; sleep 1; done'
 
 
@@ -68,6 +77,7 @@ class ContainerSandbox:
         self._root = os.geteuid() == 0
         podman.sweep(options.agent)
         podman.have_image(options)
+        self._seccomp = seccomp_profile.profile(podman.machine().seccomp, platform.machine())
         self._machine = podman.image_environment(options.image)
         self._check_image()
 
@@ -76,7 +86,8 @@ class ContainerSandbox:
         return self._machine
 
     def owner(self, slot: int) -> int | None:
-        return slot_users.owner(slot)
+        """For a root agent: `_UID` of the slot's own range."""
+        return user_namespace.range_of(slot).first + _UID if self._root else None
 
     async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
         return await self.run(spec, runner_argv(), runner_socket)
@@ -88,26 +99,32 @@ class ContainerSandbox:
         box = ContainerBox(self._program, f"kici-{self._options.agent}-{spec.slot}-{secrets.token_hex(4)}", spec)
         try:
             with tempfile.TemporaryDirectory(prefix="kici-podman-") as directory:
-                pid_file = Path(directory) / "pid"
-                arguments = [*self._arguments(spec, box.name, pid_file, owner), *command]
-                await box.start(arguments, socket, pid_file)
+                pid_file, profile = Path(directory) / "pid", Path(directory) / "seccomp.json"
+                profile.write_bytes(self._seccomp)
+                arguments = [*self._arguments(spec, box.name, pid_file, profile), *command]
+                await box.start([*_IN_DIRECTORY, directory, *arguments], socket, pid_file)
         except BaseException:
             await asyncio.shield(asyncio.create_task(box.kill()))
             raise
         return box
 
-    def _arguments(self, spec: BoxSpec, name: str, pid_file: Path, owner: int | None) -> Iterator[str]:
+    def _arguments(self, spec: BoxSpec, name: str, pid_file: Path, profile: Path) -> Iterator[str]:
         yield from (self._program, "run", "--detach", f"--name={name}", f"--pidfile={pid_file}", "--preserve-fds=3")
         yield from ("--label=kici-sandbox=true", f"--label={podman.LABEL}={self._options.agent}")
         yield from ("--pull=never", "--log-driver=none", "--no-healthcheck", "--systemd=false", "--image-volume=ignore")
         yield from ("--cap-drop=all", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false")
+        yield f"--security-opt=seccomp={profile}"
         yield from ("--pid=private", "--ipc=private", "--uts=private", "--cgroupns=private", "--http-proxy=false")
         yield f"--network={'host' if spec.network else 'none'}"
-        uid = os.geteuid() if owner is None else owner
-        if owner is None:
-            yield "--userns=keep-id"
-        else:
+        if spec.network or not self._root:
+            yield f"--security-opt=mask={_MASKED}"
+        if self._root:
+            uid, users = _UID, user_namespace.range_of(spec.slot)
+            yield from (f"--{kind}map=0:{users.first}:{users.count}" for kind in ("uid", "gid"))
             yield f"--user={uid}:{uid}"
+        else:
+            uid = os.geteuid()
+            yield "--userns=keep-id"
         yield f"--passwd-entry=kici:x:{uid}:{uid}::{WORK}/home:/bin/bash"
         yield from _limits(spec.limits)
         for variable in (f"HOME={WORK}/home", "TMPDIR=/tmp", "LANG=C.UTF-8"):
@@ -151,6 +168,8 @@ class ContainerBox:
         self._words: LastWords | None = None
         self._podman: Started | None = None
         self._measures = Measures([])
+        self._groups: list[Path] = []
+        self._limits = spec.limits
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._killing: asyncio.Task[None] | None = None
@@ -192,7 +211,7 @@ class ContainerBox:
         directories = cgroups.of_process(self._init)
         if directories:  # else it has ended in the meantime
             cgroups.check(directories, self._spec.limits)
-        self._measures = Measures(directories)
+        self._measures, self._groups = Measures(directories), directories
 
     @property
     def pid(self) -> int:
@@ -209,6 +228,10 @@ class ContainerBox:
     def path(self, host: Path) -> str:
         inside = host.relative_to(self._spec.root)
         return f"{WORK}/{inside}" if inside.parts else WORK
+
+    def lower(self, limits: Limits) -> Limits:
+        self._limits = cgroups.lowered(self._groups, self._limits, limits)
+        return self._limits
 
     def usage(self) -> Usage:
         self._measures.sample()
@@ -256,6 +279,16 @@ class ContainerBox:
         self._pidfd = self._status = self._alive = -1
 
     async def _remove(self) -> None:
+        said = ""
+        for _ in range(podman.REMOVALS):
+            code, said = await self._remove_once()
+            if code == 0:
+                return
+        import structlog  # late: as in process_tree
+
+        structlog.get_logger(__name__).error("a container could not be removed", name=self.name, reason=said)
+
+    async def _remove_once(self) -> tuple[int, str]:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             argv = [self._program, "rm", "--force", "--time=0", "--ignore", self.name]
@@ -263,19 +296,16 @@ class ContainerBox:
         finally:
             os.close(null)
         code = await removing.child.wait()
-        if code:
-            import structlog  # late: as in process_tree
-
-            said = removing.words.text()
-            structlog.get_logger(__name__).error("a container could not be removed", name=self.name, reason=said)
+        said = removing.words.text()
         removing.words.close()
+        return code, said
 
 
 def _limits(limits: Limits) -> Iterator[str]:
     if limits.memory_bytes is not None:
         yield from (f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}")
     if limits.cpus is not None:
-        yield f"--cpus={limits.cpus:.2f}"
+        yield f"--cpus={limits.cpus:.5f}"
     if limits.pids is not None:
         yield f"--pids-limit={limits.pids}"
 
@@ -283,7 +313,7 @@ def _limits(limits: Limits) -> Iterator[str]:
 def _mount(host: Path, inside: str, *, writable: bool = False) -> str:
     """Of what is mounted no device is one, and no set-user-id bit counts: `--mount` of podman 4 cannot say that."""
     if ":" in str(host):
-        raise SandboxUnavailable(f"podman cannot mount {str(host)!r}: set KICI_WORK_DIR to a path without colons")
+        raise SandboxUnavailable(f"podman cannot mount {str(host)!r}: it has a colon in it")
     return f"--volume={host}:{inside}:{'rw' if writable else 'ro'},nodev,nosuid"
 
 

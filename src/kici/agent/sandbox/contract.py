@@ -17,7 +17,8 @@ implementation keeps is its strength; `none` keeps little, and says so.
    raises `SandboxUnavailable` if nothing was started.
 3. `wait` returns when the runner has ended, any number of times, to any number of callers: the exit code, or minus
    the number of the signal that ended it.
-4. `kill` ends every process that the box has ever held, also those that have forked away or called `setsid`, and
+4. `lower` may tighten its limits at any time, also of a job that runs: a box stands before its job is known.
+5. `kill` ends every process that the box has ever held, also those that have forked away or called `setsid`, and
    returns when they are gone. It may be called at any time, more than once, by several tasks at once, and after the
    end. It is always called: a box that was not killed is a leak. Cancelling it does not stop the killing.
 
@@ -87,6 +88,10 @@ class Box(Protocol):
 
     def path(self, host: Path) -> str:
         """Where a file of `root` stands as seen from inside."""
+
+    def lower(self, limits: Limits) -> Limits:
+        """From now on all its processes together may use no more than this; never more than before. What is None, or
+        cannot be limited on this machine, stays as it is. Returns what holds now."""
 
     def usage(self) -> Usage:
         """At any time, also after `kill`. The peak is the highest of what was asked: ask often while it works."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kici.agent import process_tree
-from kici.agent.sandbox.contract import Box, BoxSpec, Usage
+from kici.agent.sandbox.contract import Box, BoxSpec, Limits, Usage
 from kici.agent.sandbox.launch import Started, runner_argv, runner_env, spawn
 
 
@@ -61,6 +61,9 @@ class PlainBox:
 
     def path(self, host: Path) -> str:
         return str(host)
+
+    def lower(self, limits: Limits) -> Limits:
+        return self._tree.lower(limits)
 
     def usage(self) -> Usage:
         return self._tree.usage()

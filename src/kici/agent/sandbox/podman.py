@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -24,6 +25,8 @@ _IMAGE = re.compile(
 _PASSED = re.compile(
     r"PATH|HOME|TMPDIR|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|REGISTRY_AUTH_FILE|CONTAINERS_\w+|(?i:\w+_proxy)"
 )
+REMOVALS = 3
+"""How often a removal is tried. podman's own clean-up, when a container's first process has ended, gets in its way."""
 _QUICK_S = 60.0
 _PULL_S = 1800.0
 
@@ -67,6 +70,30 @@ def have_image(options: Options) -> None:
         raise SandboxUnavailable(f"the image {options.image} is not on this machine, and KICI_SANDBOX_PULL=never")
 
 
+class Machine(Struct, frozen=True):
+    """What podman says of the place it runs in."""
+
+    controllers: frozenset[str]
+    """Of control groups, those that it may give limits by."""
+    seccomp: Path
+    """Its profile."""
+
+
+def machine() -> Machine:
+    """Raises `SandboxUnavailable`, also if podman has no seccomp, or a profile that is no file."""
+    host = json.loads(said("info", "--format={{json .Host}}"))
+    security = host.get("security") or {}
+    if not security.get("seccompEnabled"):
+        raise SandboxUnavailable("podman says that it has no seccomp here, without which jobs are not safe")
+    profile = Path(security.get("seccompProfilePath") or "")
+    if not profile.is_absolute():
+        raise SandboxUnavailable(
+            f"podman uses no file as its seccomp profile ({str(profile)!r}): install containers-common "
+            "(golang-github-containers-common), or name one by `seccomp_profile` in containers.conf"
+        )
+    return Machine(frozenset(host.get("cgroupControllers") or ()), profile)
+
+
 def image_environment(image: str) -> dict[str, str]:
     """What the image says that its programs are to have; a search path in any case."""
     told = json.loads(said("image", "inspect", "--format={{json .Config.Env}}", image)) or []
@@ -81,8 +108,16 @@ def sweep(agent: str) -> list[str]:
 
 
 def remove(names: Collection[str]) -> None:
-    if names:
-        said("rm", "--force", "--time=0", "--ignore", *names)
+    if not names:
+        return
+    for tries_left in reversed(range(REMOVALS)):
+        try:
+            said("rm", "--force", "--time=0", "--ignore", *names)
+        except SandboxUnavailable:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def said(*arguments: str, timeout_s: float = _QUICK_S) -> str:

@@ -2,6 +2,7 @@
 
 The namespace's root is the user that the box has on the host; users 1 to 65,536 are a range that nobody else has: a
 root agent's slot has a range of its own, an agent that is not root uses its user's range of `/etc/subuid` in all boxes.
+A root agent's containers have the range of their slot too: `range_of`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from kici.agent.sandbox import slot_users
 from kici.agent.sandbox.contract import SandboxUnavailable
 
 FIRST = 0x7000_0000
@@ -26,7 +28,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Range(Struct, frozen=True):
-    """Of ids on the host; the first stands for 1 inside."""
+    """Of ids on the host."""
 
     first: int
     count: int = USERS
@@ -37,12 +39,19 @@ class Users(Struct, frozen=True):
     """On the host, of the namespace's root."""
     gid: int
     uids: Range
+    """The first stands for 1 inside."""
     gids: Range
+
+
+def range_of(slot: int) -> Range:
+    """Of a root agent's slot. Raises `SandboxUnavailable`."""
+    slot_users.check(slot)
+    return Range(FIRST + slot * USERS)
 
 
 def of_slot(slot: int, owner: int) -> Users:
     """For a root agent."""
-    own = Range(FIRST + slot * USERS)
+    own = range_of(slot)
     return Users(owner, owner, own, own)
 
 

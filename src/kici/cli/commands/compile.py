@@ -52,11 +52,12 @@ def _compile(root: Path, *, check: bool, strict: bool, as_json: bool) -> int:
     from kici.compiler import child_process
 
     child = child_process.start(root)  # imports the SDK while the rest of this program is imported
+    from kici.cli.local.secrets import everywhere
     from kici.compiler import drift
     from kici.compiler.compile import compile_directory
     from kici.engine import lockfile
 
-    compiled = compile_directory(root, strict=strict, child=child)
+    compiled = compile_directory(root, strict=strict, child=child, secrets=lambda: everywhere(root))
     differences = drift.differences(root, compiled.lock, compiled.data) if compiled.lock else []
     if compiled.lock and not check and differences:
         temporary = root / ".kici" / ".kici.lock.json.new"

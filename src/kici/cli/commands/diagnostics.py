@@ -75,6 +75,7 @@ def _sandbox() -> Check:
 
 def _repository() -> Check:
     from kici.cli import repository
+    from kici.cli.local.secrets import everywhere
     from kici.compiler import drift
     from kici.compiler.compile import compile_directory
 
@@ -82,7 +83,7 @@ def _repository() -> Check:
         root = repository.root()
     except repository.NoRepository:
         return Check("repository", "warning", "there is no .kici/ here: `kici init` makes the first workflow")
-    compiled = compile_directory(root)
+    compiled = compile_directory(root, secrets=lambda: everywhere(root))
     if compiled.lock is None:
         return Check("repository", "problem", f"{root}: {len(compiled.problems)} errors: `kici compile` shows them")
     if drift.differences(root, compiled.lock, compiled.data):

@@ -15,12 +15,13 @@ def diff(as_json: bool) -> int:
     import msgspec
 
     from kici.cli import repository
+    from kici.cli.local.secrets import everywhere
     from kici.compiler import changes, drift
     from kici.compiler.compile import compile_directory
     from kici.engine import lockfile
 
     root = repository.root()
-    compiled = compile_directory(root)
+    compiled = compile_directory(root, secrets=lambda: everywhere(root))
     lock = compiled.needed()
     found = changes.between(changes.committed(root), lock)
     # What `kici compile --check` refuses too: the same values in other bytes.

@@ -26,6 +26,7 @@ def fixture(word: str, name: str, ref: str, output: Path | None) -> int:
     from kici.cli import repository
     from kici.cli.local.event import Asked, event
     from kici.cli.local.event import repository as facts
+    from kici.cli.local.secrets import everywhere
     from kici.compiler.compile import compile_directory
     from kici.errors import KiciError
     from kici.nearest import nearest
@@ -33,7 +34,9 @@ def fixture(word: str, name: str, ref: str, output: Path | None) -> int:
     root = repository.root()
     workflow = None
     if name:
-        workflows = {one.name: one for one in compile_directory(root).needed().workflows}
+        workflows = {
+            one.name: one for one in compile_directory(root, secrets=lambda: everywhere(root)).needed().workflows
+        }
         if name not in workflows:
             raise KiciError(
                 f"there is no workflow {name!r}{nearest(name, workflows)}; there are {', '.join(workflows)}"

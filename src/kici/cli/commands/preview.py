@@ -63,13 +63,14 @@ def preview(
     from kici.cli.commands.run_local import given_inputs
     from kici.cli.local.changed import with_changed
     from kici.cli.local.event import Asked
+    from kici.cli.local.secrets import everywhere
     from kici.compiler.compile import compile_directory
     from kici.engine import triggers
     from kici.engine.changed import told
     from kici.errors import KiciError
 
     root = repository.root()
-    lock = compile_directory(root).needed()
+    lock = compile_directory(root, secrets=lambda: everywhere(root)).needed()
     names = [workflow.name for workflow in lock.workflows]
     if only and only not in names:
         raise KiciError(f"there is no workflow {only!r}; there are {', '.join(sorted(names))}")

@@ -71,7 +71,7 @@ def local(
     given = given_inputs(inputs)
     env, hidden = _variables("--env", variables), _variables("--secret", secrets)
     root = repository.root()
-    compiling = Compiling(root)  # goes on while the rest of the program is imported
+    compiling = Compiling(root, hidden)  # goes on while the rest of the program is imported
     from kici.cli.local import event, session
     from kici.cli.local.event_words import UnknownEvent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 class Compiling:
     """The process that imports the workflows starts at once; the rest, mostly waiting for it, is done in a thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, hidden: Mapping[str, str] | None = None) -> None:
+        """`hidden`: secrets that the command line gives."""
         self._root = root
+        self._hidden = hidden or {}
         self._child = child_process.start(root)
         self._done: Compiled | None = None
         self._failed: BaseException | None = None
@@ -48,10 +51,15 @@ class Compiling:
             )
         return found
 
+    def _secrets(self) -> Mapping[str, str]:
+        from kici.cli.local import secrets
+
+        return secrets.everywhere(self._root, self._hidden)
+
     def _compile(self) -> None:
         try:
             from kici.compiler.compile import compile_directory
 
-            self._done = compile_directory(self._root, child=self._child)
+            self._done = compile_directory(self._root, child=self._child, secrets=self._secrets)
         except BaseException as error:  # noqa: BLE001 - `result` raises it where somebody listens
             self._failed = error

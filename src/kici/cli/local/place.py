@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from kici.agent.execution import Execution
-from kici.agent.sandbox.contract import BoxSpec, Sandbox
+from kici.agent.sandbox import slot_users
+from kici.agent.sandbox.contract import Box, BoxSpec, Sandbox
 from kici.cli.local.caches import Caches
 from kici.cli.local.shelf import Shelf
 from kici.cli.local.sink import Sink
 from kici.cli.local.terminal import Hidden, Terminal
 from kici.cli.local.working_copy import Copies
+from kici.engine.lockfile import LockSandbox
 from kici.errors import KiciError
 
 if TYPE_CHECKING:
@@ -25,6 +29,23 @@ if TYPE_CHECKING:
 
 _SLOTS = 400
 """More than jobs ever run at once."""
+
+
+class ImageBuilds:
+    """Bubblewrap with the profile of image builds. That it cannot be had here is told when a job begins."""
+
+    name = "bubblewrap"
+
+    def machine(self) -> Mapping[str, str]:
+        return os.environ
+
+    def owner(self, slot: int) -> int | None:
+        return slot_users.owner(slot)
+
+    async def start(self, spec: BoxSpec, runner_socket: int) -> Box:
+        from kici.agent.sandbox.bubblewrap import Bubblewrap
+
+        return await Bubblewrap("image-build").start(spec, runner_socket)
 
 
 class Place(Struct):
@@ -61,7 +82,7 @@ class Places:
         self._hidden = hidden
         self._caches = caches
         self._numbers = itertools.count()
-        self._spare: Place | None = self._make()
+        self._spare: Place | None = self._make(sandbox)
 
     def fill_ahead(self, copies: Copies) -> None:
         """Begin with the copy that the first job most probably needs."""
@@ -69,7 +90,10 @@ class Places:
         self._spare.filled = asyncio.create_task(asyncio.to_thread(copies.make, self._spare.src))
 
     def take(self, job: JobRecord, run_id: str) -> Place:
-        place, self._spare = self._spare or self._make(), None
+        if job.planned.job.sandbox is LockSandbox.IMAGE_BUILD and self._sandbox.name != "none":
+            place = self._make(ImageBuilds())
+        else:
+            place, self._spare = self._spare or self._make(self._sandbox), None
         place.sink.job, place.sink.shelf = job, Shelf(self._base / "artifacts" / run_id)
         return place
 
@@ -77,11 +101,11 @@ class Places:
         if self._spare is not None:
             await self._spare.leave()
 
-    def _make(self) -> Place:
+    def _make(self, sandbox: Sandbox) -> Place:
         number = next(self._numbers)
         root = Path(tempfile.mkdtemp(prefix=f"job-{number}-", dir=self._base))
         for name in ("src", "kici", "packages", "tmp", "home"):
             (root / name).mkdir()
         sink = Sink(self._terminal, self._hidden, self._caches)
-        execution = Execution(self._sandbox, BoxSpec(number % _SLOTS, root))
+        execution = Execution(sandbox, BoxSpec(number % _SLOTS, root))
         return Place(number % _SLOTS, root, sink, execution, asyncio.create_task(execution.prepare()))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kici.agent import environment
+from kici.agent import environment, machine
+from kici.agent.sandbox.contract import Limits
 from kici.cli.local import own_files, working_copy
 from kici.cli.local.board import Board, JobRecord
 from kici.cli.local.place import Place, Places
@@ -21,7 +22,7 @@ from kici.cli.local.terminal import Terminal
 from kici.engine import timeouts
 from kici.engine.events import Event
 from kici.engine.lifecycle import TERMINAL_JOB, JobStatus
-from kici.engine.lockfile import LockCheckout, LockWorkflow
+from kici.engine.lockfile import LockCheckout, LockSandbox, LockWorkflow
 from kici.engine.plan import PlannedJob
 from kici.errors import KiciError
 from kici.wire.context import JobContext
@@ -121,6 +122,10 @@ class LocalRun:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fill(job, place))
                 group.create_task(_finish(place.ready))
+            if remark := _kept_otherwise(job.planned.job.sandbox, boxed=self._settings.boxed):
+                self._noted(job)(remark)
+            if problem := machine.limit(job.planned.job, place.execution, Limits(), self._noted(job)):
+                raise KiciError(problem)
             ended = await place.execution.run(self._start(job, place), sink=place.sink)
             job.outputs, job.told = ended.outputs, ended
             self._secret_outputs[job.name] = place.sink.secret_outputs
@@ -133,6 +138,9 @@ class LocalRun:
             await place.leave()
             if job.status not in TERMINAL_JOB:
                 job.end(JobStatus.CANCELLED, "interrupted")
+
+    def _noted(self, job: JobRecord) -> Callable[[str], None]:
+        return lambda remark: self._terminal.told(job, f"note: {remark}")
 
     async def _fill(self, job: JobRecord, place: Place) -> None:
         settings = self._settings
@@ -230,6 +238,17 @@ def _ignored(checkout: bool | LockCheckout) -> str:
         return ""
     plain = LockCheckout()
     return ", ".join(name for name in checkout.__struct_fields__ if getattr(checkout, name) != getattr(plain, name))
+
+
+def _kept_otherwise(wanted: LockSandbox | None, *, boxed: bool) -> str:
+    """What the job's log says of a sandbox that this run does not have."""
+    if wanted in (None, LockSandbox.NONE):
+        return ""
+    if not boxed:
+        return f"the job asks for sandbox {wanted.value!r}; here its steps run as you: --sandbox keeps them in one"
+    if wanted is LockSandbox.CONTAINER:
+        return "the job asks for sandbox 'container'; a local run has no image for it: its steps are in bubblewrap"
+    return ""
 
 
 async def _finish(task: asyncio.Task[None]) -> None:

@@ -63,6 +63,11 @@ def read(root: Path) -> LocalSecrets:
     return parse(text)
 
 
+def everywhere(root: Path, given: Mapping[str, str] = {}) -> Mapping[str, str]:
+    """Those that every job has; what the command line gives wins. Raises `SecretsInvalid`."""
+    return read(root).overridden(given).everywhere
+
+
 def parse(text: str) -> LocalSecrets:
     everywhere: dict[str, str] = {}
     environments: dict[str, dict[str, str]] = {}

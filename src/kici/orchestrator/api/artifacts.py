@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.api.runs import existing
 from kici.orchestrator.caches.artifacts import Artifacts
@@ -30,6 +30,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
     ) -> api.Artifact:
         """Body: the artifact's bytes. 409: the name is taken in this run, or the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "artifacts", permitted.WRITE)
         length = request.headers.get("content-length", "")
         stored = await artifacts.upload(
             job.run_id,
@@ -47,6 +48,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
     ) -> Stream:
         """An artifact of the same run."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "artifacts", permitted.READ)
         return await _stream(artifacts, await artifacts.find(job.run_id, name))
 
     @get("/api/v1/admin/runs/{run_id:str}/artifacts", guards=[access.guard("run.read")])

@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
-from kici.orchestrator.api import parameters
+from kici.orchestrator.api import parameters, permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.caches.entries import Caches
 from kici.orchestrator.errors import NotFound
@@ -45,6 +45,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
         that finds one; its key, percent-encoded, in `x-kici-cache-key`, its id in `x-kici-cache-entry`. 204: there is
         none."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.READ)
         found = await caches.find(job.job_id, attempt, key, restore or ())
         if found is None:
             return Response(None, status_code=204)
@@ -62,6 +63,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
     ) -> api.CacheKnown:
         """Whether a save of this key would be for nothing: to be asked before the bytes are sent."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.WRITE)
         return api.CacheKnown(await caches.knows(job.job_id, attempt, key))
 
     @post(f"{AGENT_PATH}/check", status_code=200)
@@ -70,6 +72,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
     ) -> api.CacheChecked:
         """For an entry that did not arrive whole: its object is read, and the entry removed if it is damaged."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.READ)
         wanted = parameters.uuid_of(entry, "cache entry")
         return api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
 
@@ -79,6 +82,7 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
     ) -> api.CacheSaved:
         """Body: the entry's bytes. A key that exists stays as it is. 409: the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "caches", permitted.WRITE)
         saved = await caches.save(job.job_id, attempt, key, request.stream())
         return api.CacheSaved(saved.kept, saved.reason)
 

@@ -12,6 +12,7 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody
 
+from kici.orchestrator.api import permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.errors import AttemptOver, Forbidden, Invalid, TooLarge
 from kici.orchestrator.identity.access import Access
@@ -39,6 +40,7 @@ def routes(pool: Pool[Record], access: Access, notifier: Notifies) -> list[HTTPR
     ) -> Answer:
         """A key that this job has used before, in whatever attempt, emits nothing new and gets the first one's id."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "events", permitted.WRITE)
         _check(data)
         async with transaction(pool) as db:
             origin = await origins.hold(db, job.job_id, attempt)

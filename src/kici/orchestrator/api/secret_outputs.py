@@ -9,6 +9,7 @@ from litestar import Request, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 
+from kici.orchestrator.api import permitted
 from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.secrets.job_outputs import MAX_BYTES, SecretOutputs
@@ -26,6 +27,7 @@ def routes(pool: Pool[Record], access: Access, outputs: SecretOutputs) -> list[H
     ) -> None:
         """Body: the value, as it is, in UTF-8. The last one of an attempt counts. 409: the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
+        permitted.require(job, "secret_outputs", permitted.WRITE)
         value = await request.body()
         async with transaction(pool) as db:
             await outputs.put(db, job.job_id, attempt, name, value)

@@ -47,6 +47,7 @@ class AgentPrincipal(Struct, frozen=True):
     """An agent with a valid token."""
 
     token_id: str
+    token_prefix: str
     labels: tuple[str, ...] | None
     """What its token lets it offer beside the automatic labels; None = any."""
 
@@ -63,6 +64,9 @@ class JobPrincipal(Struct, frozen=True):
     attempt: int
     session_id: str | None
     repository: str
+    workflow: str
+    permissions: dict[str, str] | None
+    """Of its workflow; None = everything."""
 
 
 class Access:
@@ -110,7 +114,7 @@ class Access:
                 raise Unauthorized("the agent token is unknown, revoked or expired: make a new one")
             if self._due(found.id):  # thousands of agents may share a token, and come back together
                 await tokens.touch_agent(db, found.id)
-        return AgentPrincipal(found.id, None if found.labels is None else tuple(found.labels))
+        return AgentPrincipal(found.id, found.token_prefix, None if found.labels is None else tuple(found.labels))
 
     async def job(self, request_token: str) -> JobPrincipal:
         """Which attempt this job token stands for. Raises `Unauthorized`, also once the attempt has ended."""
@@ -120,7 +124,15 @@ class Access:
                 found = await tokens.find_job(db, digest(request_token))
         if found is None:
             raise Unauthorized("the job token is not valid, or its job has ended")
-        return JobPrincipal(found.job_id, found.run_id, found.attempt, found.session_id, found.repository)
+        return JobPrincipal(
+            found.job_id,
+            found.run_id,
+            found.attempt,
+            found.session_id,
+            found.repository,
+            found.workflow,
+            found.permissions,
+        )
 
     def _due(self, token_id: str) -> bool:
         now = time.monotonic()

@@ -54,7 +54,7 @@ async def enqueue(db: Db, locked: Locked, job_ids: Collection[str]) -> None:
                 workflow_name=start.workflow_name,
                 job_name=start.job_name,
                 repository=start.repository,
-                requirement=labels.requirement(start.definition.runs_on, start.definition.exclude_labels),
+                requirement=labels.of_job(start.definition),
                 priority=start.definition.priority,
                 expires_s=locked.limits.queue_timeout_s,
             )

@@ -89,7 +89,7 @@ def _planned(job: OriginalJob, event: Event) -> PlannedJob:
         matrix=job.matrix,
         position=job.position,
         needs=tuple(PlannedNeed(name, frozenset(run_on)) for name, run_on in job.needs.items()),
-        requirement=labels.requirement(definition.runs_on, definition.exclude_labels),
+        requirement=labels.of_job(definition),
         env=definition.env,
         environment=definition.environment or "",
         concurrency_group=job.concurrency_group,

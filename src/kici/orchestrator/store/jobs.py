@@ -57,6 +57,7 @@ class Definition(Struct, frozen=True, rename="camel"):
 
     runs_on: tuple[Pattern, ...] = ()
     exclude_labels: tuple[Pattern, ...] = ()
+    sandbox: str | None = None
     priority: int = 0
     env: dict[str, str] = {}
     """Templates expanded."""

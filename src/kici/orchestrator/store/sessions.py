@@ -103,6 +103,15 @@ async def lock_agent(db: Db, agent_id: str) -> list[Session]:
     return [Session(**row) for row in rows]
 
 
+async def of_agent(db: Db, agent_id: str) -> list[Session]:
+    """Its open sessions, as they are now: nothing is locked."""
+    rows = await db.fetch(
+        f"select {_COLUMNS} from agent_sessions where agent_id = $1 and closed_at is null",  # noqa: S608 - constants
+        agent_id,
+    )
+    return [Session(**row) for row in rows]
+
+
 async def lock(db: Db, ids: Collection[str]) -> list[Session]:
     """Open sessions among these, locked in the order of their ids."""
     rows = await db.fetch(

@@ -43,6 +43,9 @@ class QueuedJob(Struct, frozen=True):
     attempt: int
     session_id: str | None
     repository: str
+    workflow: str
+    permissions: dict[str, str] | None
+    """Of its workflow; None = it says nothing of them."""
 
 
 async def create_admin(
@@ -234,7 +237,11 @@ async def not_valid(db: Db, token_ids: Collection[str]) -> set[str]:
 async def find_job(db: Db, token_hash: str) -> QueuedJob | None:
     """The attempt whose token this is; None once it has ended."""
     row = await db.fetchrow(
-        "select id as job_id, run_id, attempt, session_id, repository from dispatch_queue where job_token_hash = $1",
+        """
+        select q.id as job_id, q.run_id, q.attempt, q.session_id, q.repository, q.workflow_name as workflow,
+               (select j.definition -> 'permissions' from execution_jobs j where j.job_id = q.id) as permissions
+          from dispatch_queue q where q.job_token_hash = $1
+        """,
         token_hash,
     )
     return None if row is None else QueuedJob(**row)
