@@ -15,6 +15,7 @@ from kici.engine.patterns import matches, show
 
 AUTOMATIC_PREFIXES = ("kici:os:", "kici:arch:", "kici:host:", "kici:sandbox:")
 """Labels that an agent gives itself; every token allows them."""
+_OURS = "kici:"
 _SHORT = {
     "linux": "kici:os:linux",
     "macos": "kici:os:macos",
@@ -112,7 +113,12 @@ def automatic(os: str, arch: str, host: str) -> tuple[str, ...]:
 
 
 def foreign(labels: Sequence[str], allowed: Collection[str] | None) -> tuple[str, ...]:
-    """Labels that a token bounded to `allowed` does not grant. None = every label is granted."""
-    if allowed is None:
-        return ()
-    return tuple(label for label in labels if label not in allowed and not label.startswith(AUTOMATIC_PREFIXES))
+    """Labels that a token bounded to `allowed` does not grant. None = every label is granted but ours: one that is not
+    automatic comes only with a token that names it."""
+    return tuple(label for label in labels if not _is_granted(label, allowed))
+
+
+def _is_granted(label: str, allowed: Collection[str] | None) -> bool:
+    if label.startswith(AUTOMATIC_PREFIXES):
+        return True
+    return not label.startswith(_OURS) if allowed is None else label in allowed

@@ -41,7 +41,7 @@ async def test_labels_beyond_the_tokens_are_refused_by_name_and_the_automatic_on
     async with agents(good, bad):
         refusal = await turned_away(bad)
         assert refusal.code == 4011
-        assert refusal.reason == "the agent's token does not grant kici:role:builder, prod"
+        assert refusal.reason == "the agent's token does not grant prod, kici:role:builder"
         await good.connect()
 
 

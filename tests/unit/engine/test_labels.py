@@ -56,6 +56,11 @@ def test_labels_beyond_a_tokens_are_foreign_and_automatic_ones_are_not() -> None
     assert labels.foreign(["kici:scaler:x"], []) == ("kici:scaler:x",)
 
 
+def test_a_label_of_ours_comes_only_with_a_token_that_names_it() -> None:
+    assert labels.foreign(["gpu", "kici:scaler:x"], None) == ("kici:scaler:x",)
+    assert labels.foreign(["kici:scaler:x"], ["kici:scaler:x"]) == ()
+
+
 @given(st.lists(names), st.lists(names), st.sets(names))
 def test_the_key_depends_only_on_what_is_wanted(runs_on: list[str], exclude: list[str], offered: set[str]) -> None:
     one = labels.requirement(runs_on, exclude)

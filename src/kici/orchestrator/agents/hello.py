@@ -9,9 +9,9 @@ from asyncpg import Pool, Record
 from msgspec import Struct
 
 import kici
+from kici.engine import labels
 from kici.orchestrator.agents.contract import OwnLease, Settings, Tokens
 from kici.orchestrator.agents.roster import Agent, Roster, adopt
-from kici.orchestrator.identity import agent_labels
 from kici.orchestrator.lifecycle import agent_sessions
 from kici.orchestrator.lifecycle.frames import SessionRef
 from kici.orchestrator.lifecycle.limits import Limits
@@ -77,7 +77,7 @@ class Door:
         token = await self._tokens.agent(hello.token)
         if token is None:
             return TurnedAway(CloseCode.AUTH_FAILED, "the agent token is unknown, revoked or expired")
-        foreign = agent_labels.refused(token.labels, hello.labels)
+        foreign = labels.foreign(hello.labels, token.labels)
         if foreign:
             return TurnedAway(CloseCode.REFUSED, f"the agent's token does not grant {', '.join(foreign)}")
         new = NewSession(

@@ -14,8 +14,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 import kici
+from kici.engine import labels
 from kici.orchestrator.errors import OrchestratorError
-from kici.orchestrator.identity import agent_labels
 from kici.orchestrator.identity.access import Access, AgentPrincipal, bearer
 from kici.orchestrator.store import sessions
 from kici.orchestrator.store.database import transaction
@@ -50,7 +50,7 @@ def routes(pool: Pool[Record], access: Access, objects: Sizes) -> list[HTTPRoute
             protocol_max=PROTOCOL_MAX,
             token_prefix=agent.token_prefix,
             labels=None if agent.labels is None else list(agent.labels),
-            refused_labels=agent_labels.refused(agent.labels, label or []),
+            refused_labels=list(labels.foreign(label or [], agent.labels)),
             agent_id=_state(agent, there),
             clock=clock,
             storage_problem=problem,
