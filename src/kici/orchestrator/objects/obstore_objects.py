@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 PART_BYTES = 5 * 1024 * 1024
 """Of a multipart upload: S3's minimum, and what a stream holds in memory per part in flight."""
 PIECE_BYTES = 256 * 1024
+RANGE_BYTES = 1024 * 1024
+"""Read from a file at once."""
 _UNFINISHED = re.compile(r"#\d+$")
 
 
@@ -69,16 +71,7 @@ class ObstoreObjects:
         check_key(key)
         if end is not None and end <= start:
             return
-        options: dict[str, Any] | None = None
-        if end is not None:
-            options = {"range": (start, end)}
-        elif start:
-            options = {"range": {"offset": start}}
-        try:
-            found = await self._obs.get_async(self._store, key, options=options)
-            pieces = aiter(found.stream(min_chunk_size=PIECE_BYTES))
-        except self._failures as error:
-            raise self._translated(error, key) from error
+        pieces = self._streamed(key, start, end) if self._directory is None else self._by_ranges(key, start, end)
         while True:
             try:
                 piece = await anext(pieces)
@@ -86,7 +79,24 @@ class ObstoreObjects:
                 return
             except self._failures as error:
                 raise self._translated(error, key) from error
+            yield piece
+
+    async def _streamed(self, key: str, start: int, end: int | None) -> AsyncIterator[bytes]:
+        options: dict[str, Any] | None = None
+        if end is not None:
+            options = {"range": (start, end)}
+        elif start:
+            options = {"range": {"offset": start}}
+        found = await self._obs.get_async(self._store, key, options=options)
+        async for piece in found.stream(min_chunk_size=PIECE_BYTES):
             yield bytes(piece)
+
+    async def _by_ranges(self, key: str, start: int, end: int | None) -> AsyncIterator[bytes]:
+        """The library streams a file in pieces of 8 KiB, each by a thread of its own: eight times as slow."""
+        size = int((await self._obs.head_async(self._store, key))["size"])
+        last = size if end is None else min(end, size)
+        for at in range(start, last, RANGE_BYTES):
+            yield bytes(await self._obs.get_range_async(self._store, key, start=at, end=min(at + RANGE_BYTES, last)))
 
     async def size(self, key: str) -> int | None:
         try:
