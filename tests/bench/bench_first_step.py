@@ -45,7 +45,7 @@ def run() -> list[Result]:
 
 
 async def measure() -> list[Result]:
-    async with stack.running(KICI_SANDBOX="auto") as up:
+    async with stack.running_on_disk(KICI_SANDBOX="auto") as up:
         root = await up.repository(WORKFLOW, files={"src/main.py": "print('hello')\n"})
         commits = [await up.commit(root, f"commit {number}") for number in range(2 * (WARM_UP + SAMPLES))]
         bare = Path(up.remote)

@@ -47,7 +47,7 @@ def run() -> list[Result]:
 
 
 async def measure() -> list[Result]:
-    async with stack.running("--no-agent") as up:
+    async with stack.running_on_disk("--no-agent") as up:
         token = json.loads(await up.run_admin("agent", "register", "--json"))["token"]
         runs = {name: await start(up, name) for name in ("flood", "ticks")}
         tail = await tailing(up, token, runs["ticks"])

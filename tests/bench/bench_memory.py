@@ -17,7 +17,7 @@ def run() -> list[Result]:
 
 
 async def measure() -> list[Result]:
-    async with stack.running(KICI_SANDBOX="auto") as up:
+    async with stack.running_on_disk(KICI_SANDBOX="auto") as up:
         await up.until(lambda: stack_has_agent(up), "a connected agent", 30)
         await asyncio.sleep(IDLE_S)
         return [_result(name, rss_mb(up.pids(module)[0]), limit) for name, (module, limit) in LIMITS.items()]

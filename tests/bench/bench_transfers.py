@@ -36,7 +36,7 @@ def run() -> list[Result]:
 
 
 async def measure() -> list[Result]:
-    async with stack.running(KICI_SANDBOX="true") as up:
+    async with stack.running_on_disk(KICI_SANDBOX="true") as up:
         root = await up.repository(WORKFLOW.read_text(), files={"sizes.json": json.dumps(SIZES)})
         started = await up.run_of(await up.push(root))
         ended = await up.ended(started["runId"], RUN_S)

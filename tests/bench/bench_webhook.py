@@ -87,7 +87,7 @@ def run() -> list[Result]:
 
 
 async def measure() -> list[Result]:
-    async with stack.running("--no-agent") as up:
+    async with stack.running_on_disk("--no-agent") as up:
         secret = up.base / "secret"
         secret.write_bytes(SECRET)
         await up.run_admin("source", "add", "github", "--name", "bench", "--secret-file", str(secret))

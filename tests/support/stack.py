@@ -216,16 +216,26 @@ class Stack:
             os.kill(pid, number)
 
 
+def running(*options: str, **env: str) -> contextlib.AbstractAsyncContextManager[Stack]:
+    """A started stack in a directory that other users may pass through, as the database's own user must. The database
+    is in memory where there is room."""
+    return _running(memory(), options, env)
+
+
+def running_on_disk(*options: str, **env: str) -> contextlib.AbstractAsyncContextManager[Stack]:
+    """For what is measured: with the durability that users have."""
+    return _running(None, options, env)
+
+
 @contextlib.asynccontextmanager
-async def running(*options: str, **env: str) -> AsyncIterator[Stack]:
-    """A started stack in a directory that other users may pass through, as the database's own user must."""
+async def _running(databases: Path | None, options: tuple[str, ...], env: Mapping[str, str]) -> AsyncIterator[Stack]:
     base = Path(tempfile.mkdtemp(prefix="kici-system-"))
     base.chmod(0o755)
     stack = Stack(base, env, options)
     with contextlib.ExitStack() as left:
         left.callback(shutil.rmtree, base, ignore_errors=True)
         if "KICI_DATABASE_URL" not in env:
-            postgres = left.enter_context(reachable_folder(memory()))
+            postgres = left.enter_context(reachable_folder(databases))
             await prepared.copy_to(postgres)
             stack.data.mkdir()
             (stack.data / "postgres").symlink_to(postgres)
