@@ -20,8 +20,8 @@ if not TYPE_CHECKING:  # a type checker shall refuse what is not there
             sdk = import_module("kici.sdk")
             if name in sdk.__all__:
                 return globals().setdefault(name, getattr(sdk, name))
-            if name in sdk.vocabulary.NAMES:
-                raise sdk.vocabulary.not_yet(name)
+            if (refused := sdk.vocabulary.why_not(name)) is not None:
+                raise refused
         raise AttributeError(f"module 'kici' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ from kici.compiler.lower import Lowering
 from kici.compiler.messages import Imported, Importing, Message, Request
 from kici.engine.lockfile import LockWorkflow
 from kici.sdk import loading
-from kici.sdk.errors import DefinitionError, NotYet
+from kici.sdk.errors import DefinitionError, Elsewhere, NotYet
 from kici.sdk.problems import Refusal, collect
 from kici.sdk.workflows import Workflow
 
@@ -134,7 +134,7 @@ class _Collection:
         match error:
             case SystemExit():
                 return "it calls sys.exit: a workflow module only defines; move what it does into a step"
-            case NotYet() | DefinitionError():
+            case NotYet() | Elsewhere() | DefinitionError():
                 return str(error)
             case ModuleNotFoundError() if error.name and self._is_sibling(error.name):
                 return f"there is no module {error.name!r}: write `from workflows.{error.name} import …`"

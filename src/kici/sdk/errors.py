@@ -24,6 +24,12 @@ class NotYet(SdkError, ImportError):
     code = "not_yet"
 
 
+class Elsewhere(SdkError, ImportError):
+    """A name that stands in another module of kici, which the message names."""
+
+    code = "elsewhere"
+
+
 class CommandFailed(SdkError):
     """A command ended with another code than 0, or ran too long."""
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from kici import index_urls
 from kici.sdk.problems import Location, call_site, refuse
 
 MAX_REGISTRIES = 20
@@ -35,6 +34,8 @@ def registry(url: str, *, token_secret: str, name: str | None = None) -> Registr
 
     The lock file holds the name of the secret. Agents and `kici run local` hand its value to uv for this index alone.
     """
+    from kici import index_urls  # late: it costs every workflow module some milliseconds
+
     subject = f"registry({url!r})"
     if not isinstance(url, str):
         refuse(subject, "its address is not text: write https://host/path")
@@ -46,7 +47,11 @@ def registry(url: str, *, token_secret: str, name: str | None = None) -> Registr
 
 
 def checked_registries(subject: str, value: object) -> tuple[Registry, ...]:
-    several = () if value is None else value if isinstance(value, (list, tuple)) else (value,)
+    if value is None:
+        return ()
+    from kici import index_urls  # late: see `registry`
+
+    several = value if isinstance(value, (list, tuple)) else (value,)
     found: list[Registry] = []
     for one in several:
         if not isinstance(one, Registry):

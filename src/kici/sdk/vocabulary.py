@@ -6,24 +6,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kici.nearest import nearest
-from kici.sdk.errors import NotYet
+from kici.sdk.errors import Elsewhere, NotYet
 from kici.sdk.problems import refuse
 
-NAMES = frozenset(
-    {
-        *("only_on_first_host", "only_on_last_host", "only_on_fanout_index"),
-        "fixture",
-    }
-)
-"""Importing one of these from `kici` fails with a sentence of its own."""
+LATER = frozenset({"only_on_first_host", "only_on_last_host", "only_on_fanout_index"})
+ELSEWHERE = {"fixture": "kici.testing"}
+"""Name → the module that has it."""
 
 WORKFLOW_OPTIONS = frozenset({"approval"})
 JOB_OPTIONS = frozenset({"runs_on_all", "container", "services", "approval"})
 STEP_OPTIONS = frozenset({"approval", "check", "apply", "summarize", "when_in_sync"})
 
 
-def not_yet(name: str) -> NotYet:
-    return NotYet(f"kici has no {name!r} yet: it is planned, but not in this version", name="kici")
+def why_not(name: str) -> ImportError | None:
+    """What importing this name from `kici` fails with; None if it is no word of ours."""
+    if name in LATER:
+        return NotYet(f"kici has no {name!r} yet: it is planned, but not in this version", name="kici")
+    if name in ELSEWHERE:
+        return Elsewhere(f"write `from {ELSEWHERE[name]} import {name}`", name="kici")
+    return None
 
 
 def check_options(subject: str, given: Mapping[str, Any], known: Iterable[str], later: frozenset[str]) -> None:

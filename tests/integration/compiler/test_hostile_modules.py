@@ -26,7 +26,7 @@ def test_a_syntax_error_is_said_at_its_line_and_the_other_modules_go_on(reposito
         ("import sys\nsys.exit(3)\n", "bad.py:4: import: it calls sys.exit"),
         ("1 / 0\n", "bad.py:3: import: ZeroDivisionError: division by zero"),
         ("def f():\n    raise KeyError('x')\n\nf()\n", "bad.py:4: import: KeyError: 'x'"),
-        ("from kici import registry\n", "bad.py:3: import: kici has no 'registry' yet"),
+        ("from kici import only_on_first_host\n", "bad.py:3: import: kici has no 'only_on_first_host' yet"),
         ("import no_such_thing\n", "bad.py:3: import: ModuleNotFoundError: No module named 'no_such_thing'"),
         ("raise KeyboardInterrupt\n", "bad.py:3: import: KeyboardInterrupt"),
     ],

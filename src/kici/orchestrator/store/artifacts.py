@@ -147,9 +147,9 @@ async def expire(db: Db, ttl: timedelta, batch: int) -> int:
     done = await db.execute(
         """
         update artifacts set expired_at = now()
-         where expired_at is null and object_key <> '' and object_key in (
+         where expired_at is null and object_key <> '' and object_key = any(array(
            select object_key from artifacts where expired_at is null and created_at < now() - $1::interval
-            order by created_at limit $2)
+            order by created_at limit $2))
         """,
         ttl,
         batch,
