@@ -22,7 +22,11 @@ from tests.support import container_image
 
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parents[2]
-BOOT = """#!/bin/sh
+BOOTED = "the kernel has started its first program"
+BOOT = f"""#!/bin/sh
+echo {BOOTED}
+"""
+BOOT += """\
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /dev/shm /dev/pts; mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts
 mount -t tmpfs -o mode=1777 tmp /var/tmp; mount -t tmpfs run /run; ip link set lo up
@@ -73,6 +77,8 @@ def booted(kernel: str, directory: Path, command: str, unit: str) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+    if BOOTED not in said:
+        pytest.skip(f"User Mode Linux does not boot here: {said.strip()[-500:]}")
     return said
 
 
