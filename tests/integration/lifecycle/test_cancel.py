@@ -24,6 +24,14 @@ async def test_what_has_not_begun_ends_at_once(rig: Rig) -> None:
     assert await made.steps("a") == {(1, 0): "cancelled"}
 
 
+async def test_what_has_not_begun_has_taken_no_time(rig: Rig) -> None:
+    made = await rig.make(job("a"))
+    await rig.cancel(made)
+    for table in ("execution_jobs", "execution_steps"):
+        rows = await rig.pool.fetch(f"select status, started_at, duration_ms from {table}")
+        assert [tuple(row) for row in rows] == [("cancelled", None, None)]
+
+
 async def test_what_was_sent_and_not_accepted_ends_at_once_and_its_agent_is_told(rig: Rig) -> None:
     made = await rig.make(job("a"))
     await rig.claim()

@@ -116,7 +116,8 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
         with ended as (
           update execution_jobs j
              set status = e.status, completed_at = now(),
-                 duration_ms = least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int,
+                 duration_ms = case when j.started_at is not null then
+                   least(extract(epoch from now() - j.started_at) * 1000, 2147483647)::int end,
                  error_message = coalesce(nullif(e.error, ''),
                                           case when e.status = 'cancelled' then j.error_message end),
                  reason = nullif(e.reason, ''), exit_code = e.exit_code, signal = nullif(e.signal, ''),
@@ -138,7 +139,8 @@ async def end(db: Db, endings: Sequence[Ending], settlements: Sequence[Settlemen
           update execution_steps s
              set status = case when was.status = 'running' then e.running else e.pending end,
                  completed_at = now(),
-                 duration_ms = least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int,
+                 duration_ms = case when s.started_at is not null then
+                   least(extract(epoch from now() - s.started_at) * 1000, 2147483647)::int end,
                  error_message = case when was.status = 'running' then nullif(e.error, '') end,
                  reason = case when was.status = 'running' then nullif(e.reason, '') end
             from unnest($8::uuid[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[])
