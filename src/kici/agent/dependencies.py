@@ -10,17 +10,17 @@ others are to find neither what only it may have, nor what code that it names ha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
-from kici.agent import disk_usage, packages, trash, uv_sync
+from kici.agent import packages, trash, uv_sync
 from kici.agent.errors import DiskFull, PreparationFailed, is_disk_full
+from kici.agent.kept_directories import KeptDirectories
 from kici.agent.packages import Manifest
 from kici.agent.sandbox.slot_users import PACKAGES_UIDS
 from kici.agent.settings import Settings
@@ -44,8 +44,10 @@ class Dependencies:
     def __init__(self, settings: Settings, *, sandboxed: bool) -> None:
         self._settings = settings
         self._sandboxed = sandboxed
-        self._busy: dict[Path, tuple[asyncio.Lock, int]] = {}
-        """Environments that are being made, checked or handed over, and caches that are in use; and by how many."""
+        self._directories = KeptDirectories(
+            "packages of workflows", settings.work_dir, settings.dependency_cache_bytes, self._kept
+        )
+        """In use: environments that are being made, checked or handed over, and uv's caches."""
 
     async def prepare(
         self,
@@ -73,17 +75,8 @@ class Dependencies:
         return wanted is not None
 
     def evict(self, wanted_bytes: int) -> int:
-        """Throw away what was used least recently until about so much is free. Returns how much that was."""
-        freed = 0
-        for place in sorted(self._kept(), key=disk_usage.used_at):
-            if freed >= wanted_bytes:
-                break
-            if place not in self._busy:
-                size = disk_usage.size(place)
-                trash.throw(self._settings.work_dir, place)
-                log.info("evicted packages of workflows", directory=str(place), bytes=size)
-                freed += size
-        return freed
+        """See `KeptDirectories.evict`."""
+        return self._directories.evict(wanted_bytes)
 
     async def _prepare(
         self,
@@ -98,7 +91,7 @@ class Dependencies:
         trust = known.event.trust.value
         home = self._home(trust)
         place = home / key(wanted, builds=builds, scope=scope)
-        async with self._using(place):
+        async with self._directories.alone(place):
             manifest = await asyncio.to_thread(packages.check, place)
             if manifest is None:
                 if place.exists():
@@ -107,9 +100,9 @@ class Dependencies:
                 say("installing the workflow's packages")
                 cache = home / f"cache-{scope or 'shared'}"
                 # One after the other where they share a cache: what the first has fetched the second does not fetch.
-                async with self._using(cache):
+                async with self._directories.alone(cache):
                     manifest = await self._make(place, cache, trust, wanted, opened, say)
-                await asyncio.to_thread(self._keep_to_limit)
+                await asyncio.to_thread(self._directories.keep_to_limit)
             else:
                 say("the workflow's packages are here already")
             os.utime(place)
@@ -143,24 +136,6 @@ class Dependencies:
             directory.mkdir(mode=0o711, exist_ok=True)
             directory.chmod(0o711)
         return home
-
-    @contextlib.asynccontextmanager
-    async def _using(self, place: Path) -> AsyncIterator[None]:
-        """Alone, and safe from eviction."""
-        lock, count = self._busy.get(place, (asyncio.Lock(), 0))
-        self._busy[place] = lock, count + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, count = self._busy.pop(place)
-            if count > 1:
-                self._busy[place] = lock, count - 1
-
-    def _keep_to_limit(self) -> None:
-        total = sum(map(disk_usage.size, self._kept()))
-        if total > self._settings.dependency_cache_bytes:
-            self.evict(total - self._settings.dependency_cache_bytes)
 
     def _kept(self) -> Iterator[Path]:
         for place in (self._settings.work_dir / NAME).glob("*/*"):

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from kici.agent.errors import MirrorBroken
+from kici.agent.kept_directories import link_or_copy
 from kici.agent.workspace import Owner
 
 MANIFEST, ADDRESS = "manifest", "repository"
@@ -77,7 +77,7 @@ def lend(place: Path, manifest: Manifest, target: Path, *, link: bool) -> None:
     user, who can read them and do nothing else. Raises `MirrorBroken` if one is missing."""
     for name in _files(manifest.packs):
         try:
-            _link_or_copy(place / name, target / name, link=link)
+            link_or_copy(place / name, target / name, link=link)
         except FileNotFoundError:
             raise MirrorBroken(f"{name} is missing") from None
 
@@ -115,23 +115,10 @@ def take(place: Path, source: Path, kept: Iterable[Pack], owner: Owner | None) -
 def _take(file: Path, kept: Path, owner: Owner | None) -> None:
     if not stat.S_ISREG(file.lstat().st_mode):
         raise OSError(errno.EINVAL, "is no file", str(file))
-    _link_or_copy(file, kept, link=owner is not None)
+    link_or_copy(file, kept, link=owner is not None)
     if owner is not None:
         os.chown(kept, os.geteuid(), os.getegid(), follow_symlinks=False)
     kept.chmod(0o444)
-
-
-def _link_or_copy(source: Path, made: Path, *, link: bool) -> None:
-    if link:
-        try:
-            os.link(source, made, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in (errno.EMLINK, errno.EXDEV, errno.EPERM):
-                raise
-        else:
-            return
-    shutil.copyfile(source, made, follow_symlinks=False)
-    made.chmod(0o444)
 
 
 def _check(file: Path, size: int, seal: bytes) -> None:

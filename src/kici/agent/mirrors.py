@@ -9,7 +9,6 @@ has verified, or nothing. One that is damaged is thrown away, and the same job f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import shutil
@@ -19,10 +18,11 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from kici.agent import disk_usage, fetching, kept_packs, repository, trash
+from kici.agent import fetching, kept_directories, kept_packs, repository, trash
 from kici.agent.errors import DiskFull, MirrorBroken, is_disk_full
 from kici.agent.fetching import Say
 from kici.agent.git import Git, GitFailed, Remote
+from kici.agent.kept_directories import KeptDirectories
 from kici.agent.kept_packs import Manifest
 from kici.agent.settings import Settings
 from kici.engine.events import Trust
@@ -46,8 +46,7 @@ class Mirrors:
         """Without a sandbox jobs are the agent's own user and could write in a mirror: then there is none."""
         self._settings = settings
         self._are_kept = settings.mirrors and sandboxed
-        self._busy: dict[Path, tuple[asyncio.Lock, int]] = {}
-        """Mirrors that jobs use now, by how many, and what whoever reads or changes one holds."""
+        self._directories = KeptDirectories("mirrors", settings.work_dir, settings.mirrors_bytes, self._kept)
 
     async def commits(
         self, git: Git, source: Remote, wanted: Sequence[str], ref: str, say: Say, *, trusted: bool
@@ -59,7 +58,7 @@ class Mirrors:
             await fetching.commits(git, source, names, ref, say)
             return
         place = self._place(source.url, trusted=trusted)
-        with self._using(place) as lock:
+        with self._directories.using(place) as lock:
             lent = await self._lend(place, lock, git, source, names, say)
             by_mirror = lent is not None and await self._fetched(place, lock, git, source, names, lent, say)
             # What only a ref led to may be anything.
@@ -67,20 +66,11 @@ class Mirrors:
                 return
             more = await self._keep(place, lock, git, source, names, lent if by_mirror else None)
         if more:
-            await asyncio.to_thread(self._keep_to_limit)
+            await asyncio.to_thread(self._directories.keep_to_limit)
 
     def evict(self, wanted_bytes: int) -> int:
-        """Throw away what was used least recently until about so much is free. Returns how much that was."""
-        freed = 0
-        for place in sorted(self._kept(), key=disk_usage.used_at):
-            if freed >= wanted_bytes:
-                break
-            if place not in self._busy:
-                size = disk_usage.size(place)
-                trash.throw(self._settings.work_dir, place)
-                log.info("evicted a mirror", directory=str(place), bytes=size)
-                freed += size
-        return freed
+        """See `KeptDirectories.evict`."""
+        return self._directories.evict(wanted_bytes)
 
     # ── before the fetch ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +143,7 @@ class Mirrors:
             kept = None
         if kept is not None and has(kept, names) and annotated <= set(kept.tags):
             return False
-        if git.space.owner is None and not self._has_room(disk_usage.size(repository.packs(git))):
+        if git.space.owner is None and not self._has_room(kept_directories.size(repository.packs(git))):
             return False
         if kept is None:
             self._make(place, source.url)
@@ -193,23 +183,6 @@ class Mirrors:
         key = hashlib.sha256(_normal(url).encode()).hexdigest()[:32]
         trust = Trust.TRUSTED if trusted else Trust.UNKNOWN
         return self._settings.work_dir / NAME / trust.value / key
-
-    @contextlib.contextmanager
-    def _using(self, place: Path) -> Iterator[asyncio.Lock]:
-        """Safe from eviction."""
-        lock, count = self._busy.get(place, (asyncio.Lock(), 0))
-        self._busy[place] = lock, count + 1
-        try:
-            yield lock
-        finally:
-            lock, count = self._busy.pop(place)
-            if count > 1:
-                self._busy[place] = lock, count - 1
-
-    def _keep_to_limit(self) -> None:
-        total = sum(map(disk_usage.size, self._kept()))
-        if total > self._settings.mirrors_bytes:
-            self.evict(total - self._settings.mirrors_bytes)
 
     def _kept(self) -> Iterator[Path]:
         return (self._settings.work_dir / NAME).glob("*/*")

@@ -6,9 +6,7 @@ belongs to the agent, and nobody else can write there.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from kici.agent.errors import PreparationFailed
+from kici.agent.kept_directories import link_or_copy
 
 PACKAGES, MANIFEST = "packages", "manifest.json"
 MAX_ENTRIES = 300_000
@@ -93,19 +92,7 @@ def hand_over(place: Path, manifest: Manifest, target: Path, *, link: bool) -> N
         elif entry.target:
             made.symlink_to(entry.target)
         else:
-            _link_or_copy(source, made, link=link)
-
-
-def _link_or_copy(source: Path, made: Path, *, link: bool) -> None:
-    if link:
-        try:
-            os.link(source, made, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in (errno.EMLINK, errno.EXDEV, errno.EPERM):
-                raise
-        else:
-            return
-    shutil.copy(source, made, follow_symlinks=False)
+            link_or_copy(source, made, link=link)
 
 
 def _walk(tree: Path) -> Iterator[Path]:
