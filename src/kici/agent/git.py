@@ -15,7 +15,6 @@ import base64
 import contextlib
 import os
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from kici.agent import ca_bundle
 from kici.agent.errors import DiskFull, PreparationFailed
 from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.agent.workspace import Workspace
+from kici.subprocesses import started
 
 _NEUTRAL = {
     "core.hooksPath": "/dev/null",
@@ -127,33 +127,25 @@ class Git:
     async def _run(
         self, arguments: Sequence[str], settings: Mapping[str, str], feed: bytes, timeout_s: float
     ) -> tuple[int, bytes, str]:
-        # Python's own start of a process, cancelled half-way, can wait for ever: it is always awaited.
-        starting = asyncio.create_task(
-            asyncio.create_subprocess_exec(
-                *self._prefix,
-                *("git", "-C", self._directory),
-                *arguments,
-                cwd="/",
-                env=self._environment(settings),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        )
         try:
-            process = await asyncio.shield(starting)
-            async with asyncio.timeout(timeout_s):
+            async with (
+                started(
+                    *self._prefix,
+                    *("git", "-C", self._directory),
+                    *arguments,
+                    cwd="/",
+                    env=self._environment(settings),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,
+                ) as process,
+                asyncio.timeout(timeout_s),
+            ):
                 out, said = await _talk(process, feed)
                 code = await process.wait()
         except TimeoutError:
             raise GitFailed(f"git {arguments[0]} took longer than {timeout_s:.0f} s") from None
-        finally:
-            process = await starting
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
         return code, out, said.decode(errors="replace").strip()
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:

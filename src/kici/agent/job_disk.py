@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kici.agent.errors import SettingsInvalid
 from kici.engine.failure import size
+from kici.subprocesses import started
 
 MEASURE_S = 5.0
 """Between two measurements, if they are quick."""
@@ -56,21 +57,15 @@ async def exceeded(directories: Collection[Path], limit_bytes: int, processes: C
 
 async def _on_disk(directories: Collection[Path]) -> int:
     """Blocks that are taken, also by what goes meanwhile."""
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *("nice", "-n", "19", "du", "-s", "-c", "-x", "-B1", "--", *map(str, directories)),
         env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
         cwd="/",
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
+    ) as process:
         out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
     total = out.splitlines()[-1:] or [b""]
     count, _, what = total[0].partition(b"\t")
     return int(count) if what == b"total" and count.isdigit() else 0

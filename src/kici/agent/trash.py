@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from kici.agent import mounts, remove_tree
+from kici.subprocesses import started
 
 log = structlog.get_logger(__name__)
 
@@ -78,21 +79,15 @@ class Trash:
         if not self._directory.is_dir() or not os.listdir(self._directory):
             self.left = {}
             return
-        process = await asyncio.create_subprocess_exec(
+        async with started(
             *(sys.executable, "-I", "-S", remove_tree.__file__, str(self._directory)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={},
             cwd="/",
-        )
-        try:
+        ) as process:
             told, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
         self._hear(told, said.decode(errors="replace")[-500:])
 
     def _hear(self, told: bytes, said: str) -> None:

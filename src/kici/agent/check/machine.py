@@ -22,6 +22,7 @@ from kici.agent.sandbox.launch import interpreter_paths
 from kici.agent.settings import load
 from kici.dependencies.errors import UvMissing
 from kici.dependencies.uv import find_uv
+from kici.subprocesses import started
 
 GIT_LEAST = (2, 32)
 """Older ones do not know `GIT_CONFIG_GLOBAL`: they would read what is configured for a user."""
@@ -149,15 +150,10 @@ HOPS: Sequence[Hop[Known]] = (
 
 
 async def _said(*argv: str) -> str:
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
+    ) as process:
         out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     if process.returncode:
         raise SettingsInvalid(f"{' '.join(argv)} failed ({process.returncode}): {out.decode(errors='replace')[:500]}")
     return out.decode(errors="replace").strip()

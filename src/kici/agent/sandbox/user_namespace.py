@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from kici.agent.sandbox import slot_users
 from kici.agent.sandbox.contract import SandboxUnavailable
+from kici.subprocesses import started
 
 FIRST = 0x7000_0000
 """From here up systemd, container engines and `useradd` give out nothing. Times 478 slots it stays below 2^31."""
@@ -154,15 +155,15 @@ async def _write(kind: str, pid: int, root: int, others: Range) -> None:
 
 
 async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         _program(command[0]),
         *command[1:],
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env={"PATH": _PATH},
-    )
-    _, words = await process.communicate()
+    ) as process:
+        _, words = await process.communicate()
     if process.returncode:
         raise SandboxUnavailable(f"image builds need several users: {words.decode(errors='replace').strip()[:500]}")
 

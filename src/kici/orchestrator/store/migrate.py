@@ -16,6 +16,7 @@ import asyncpg
 import structlog
 
 from kici.orchestrator.errors import OrchestratorError
+from kici.subprocesses import started
 
 log = structlog.get_logger(__name__)
 
@@ -77,19 +78,15 @@ async def ensure(url: str, *, auto: bool = True) -> None:
 
 async def run(url: str, direction: str, revision: str) -> None:
     """`upgrade` or `downgrade` to `revision` (`base` = nothing) in a child process."""
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         sys.executable,
         *("-m", __name__, direction, revision),
         env=os.environ | {URL_VARIABLE: url},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
+    ) as process:
         said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
     if process.returncode != 0:
         raise MigrationError(f"the database was not migrated: {said.decode(errors='replace').strip()[-2000:]}")
 

@@ -1,0 +1,91 @@
+"""Programs that end with the block they are started for, whenever it is cancelled.
+
+Two things of asyncio's are not done here. A `create_subprocess_exec` that is cancelled half-way may wait for ever, or
+leave its process: a start is always awaited. And `Process.wait` of Python 3.11 waits for the pipes too, which stay open
+as long as somebody has inherited them, or nobody reads what is in them: the end of the process is what is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+_BUFFER_BYTES = 65_536
+_GROUP_S = 5.0
+"""Who holds a pipe open for longer has left the group: it is not waited for."""
+
+
+@asynccontextmanager
+async def started(*argv: str, **options: Any) -> AsyncIterator[Process]:
+    """`options` as of `create_subprocess_exec`. After the block the process is killed, with its group if it leads a
+    session, and reaped. Raises the `OSError` of a program that cannot be started.
+    """
+    starting = asyncio.create_task(_start(argv, options))
+    try:
+        await _to_its_end(starting)
+        yield starting.result()[0]
+    finally:
+        if not starting.cancelled() and starting.exception() is None:
+            await _to_its_end(asyncio.create_task(_end(*starting.result(), options.get("start_new_session", False))))
+
+
+class _Protocol(SubprocessStreamProtocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=_BUFFER_BYTES, loop=loop)
+        self.ended = asyncio.Event()
+        self.lost: set[int] = set()
+        """Pipes that are closed; to close one again is an error of asyncio's."""
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        super().pipe_connection_lost(fd, exc)
+        self.lost.add(fd)
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.ended.set()
+
+
+_Started = tuple[Process, asyncio.SubprocessTransport, _Protocol]
+
+
+async def _start(argv: tuple[str, ...], options: dict[str, Any]) -> _Started:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(lambda: _Protocol(loop), *argv, **options)
+    return Process(transport, protocol, loop), transport, protocol
+
+
+async def _end(process: Process, transport: asyncio.SubprocessTransport, protocol: _Protocol, group: bool) -> None:
+    if process.returncode is None:  # else the number may already be a stranger's
+        with suppress(ProcessLookupError):
+            if group:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+    await protocol.ended.wait()
+    if group:  # its other processes end a moment later, and their ends of the pipes with them
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GROUP_S):
+                for stream in (process.stdout, process.stderr):
+                    while stream is not None and await stream.read(_BUFFER_BYTES):
+                        pass
+    if process.stdin is not None and 0 not in protocol.lost:
+        process.stdin.transport.abort()
+    transport.close()
+
+
+async def _to_its_end(task: asyncio.Task[Any]) -> None:
+    """A cancellation, however often it comes, is passed on afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
