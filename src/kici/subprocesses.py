@@ -11,8 +11,8 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 _BUFFER_BYTES = 65_536
@@ -28,10 +28,26 @@ async def started(*argv: str, **options: Any) -> AsyncIterator[Process]:
     starting = asyncio.create_task(_start(argv, options))
     try:
         await _to_its_end(starting)
-        yield starting.result()[0]
+        process = starting.result()[0]
+        with own(process.pid):
+            yield process
     finally:
         if not starting.cancelled() and starting.exception() is None:
             await _to_its_end(asyncio.create_task(_end(*starting.result(), options.get("start_new_session", False))))
+
+
+@contextmanager
+def own(pid: int) -> Iterator[None]:
+    """For the block a process that we have started ourselves: no orphan of a job's that came to us."""
+    _own.add(pid)
+    try:
+        yield
+    finally:
+        _own.discard(pid)
+
+
+def is_own(pid: int) -> bool:
+    return pid in _own
 
 
 class _Protocol(SubprocessStreamProtocol):
@@ -49,6 +65,8 @@ class _Protocol(SubprocessStreamProtocol):
         super().process_exited()
         self.ended.set()
 
+
+_own: set[int] = set()
 
 _Started = tuple[Process, asyncio.SubprocessTransport, _Protocol]
 

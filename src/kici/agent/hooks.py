@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from kici.agent.errors import PreparationFailed, SettingsInvalid
+from kici.subprocesses import own
 from kici.wire.agent import Dispatch
 from kici.wire.context import JobContext
 
@@ -96,8 +97,9 @@ class Hooks:
             os.close(write)
         reading = asyncio.create_task(_pass_on(read, say))
         try:
-            async with asyncio.timeout(self._timeout_s):
-                code = await process.wait()
+            with own(process.pid):
+                async with asyncio.timeout(self._timeout_s):
+                    code = await process.wait()
             await asyncio.wait([reading], timeout=_LAST_S)
         except TimeoutError:
             return f"took longer than {self._timeout_s:g} s (KICI_HOOK_TIMEOUT_S)"

@@ -22,6 +22,7 @@ from typing import Protocol
 from kici.agent.sandbox.cgroups import ControlGroup
 from kici.agent.sandbox.contract import Limits, Usage
 from kici.runner.processes import LINUX, adopt_orphans, children, end_descendants, gone, is_zombie, reap, signal_all
+from kici.subprocesses import is_own
 
 MARK = "KICI_PROCESS_TREE"
 """Environment variable by which an orphan is known."""
@@ -85,11 +86,16 @@ class GroupTree:
 
 _adopting: set[AdoptingTree] = set()
 """Those with a process."""
+_before: set[int] = set()
+"""Children that we had when no job was here: nothing of a job's is among them."""
 
 
 class AdoptingTree:
     def __init__(self) -> None:
         adopt_orphans()
+        if not _adopting:
+            _before.clear()
+            _before.update(children(os.getpid()))
         self._mark = secrets.token_hex(8)
         self._pid = 0
 
@@ -155,7 +161,7 @@ def _adopted_zombies() -> list[int]:
 
 def _was_adopted(pid: int) -> bool:
     """Not one that we started ourselves: those are in our session, or known."""
-    return _session(pid) not in (os.getsid(0), -1)
+    return pid not in _before and not is_own(pid) and _session(pid) not in (os.getsid(0), -1)
 
 
 def _session(pid: int) -> int:

@@ -25,6 +25,7 @@ from kici.agent.workspace import Owner
 from kici.dependencies import uv
 from kici.dependencies.declared import LOCK, PROJECT, Declared
 from kici.runner.processes import gone
+from kici.subprocesses import own
 
 SYNC_S = 900.0
 _KILL_S = 10.0
@@ -76,10 +77,11 @@ async def sync(
         os.close(info_write)
     first: int | None = None
     try:
-        first = await child_pid(info_read)
-        async with asyncio.timeout(SYNC_S):
-            said = await _output(process)
-            code = await process.wait()
+        with own(process.pid):
+            first = await child_pid(info_read)
+            async with asyncio.timeout(SYNC_S):
+                said = await _output(process)
+                code = await process.wait()
     except TimeoutError:
         raise PreparationFailed(f"uv took longer than {SYNC_S:.0f} s to install the workflow's packages") from None
     except SandboxUnavailable as error:
