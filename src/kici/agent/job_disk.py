@@ -43,7 +43,14 @@ async def exceeded(directories: Collection[Path], limit_bytes: int, processes: C
     """
     while True:
         began = time.monotonic()
-        used = await _on_disk(directories)
+        try:
+            used = await _on_disk(directories)
+        except OSError as error:  # no process or memory is left for the moment, perhaps because of the job
+            import structlog  # late: `kici run local` starts without it
+
+            structlog.get_logger(__name__).warning("a job's directory could not be measured", reason=str(error))
+            await asyncio.sleep(MEASURE_S)
+            continue
         used += await asyncio.to_thread(lambda: _unlinked(processes(), _devices(directories)))
         took_s = time.monotonic() - began
         if used > limit_bytes:

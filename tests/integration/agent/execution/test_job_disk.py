@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,18 @@ async def test_a_measurement_that_takes_long_is_followed_by_a_longer_pause(
     with pytest.raises(asyncio.CancelledError):
         await job_disk.exceeded([tmp_path], 10, lambda: [os.getpid()])
     assert pauses == [36.0, 36.0]
+
+
+@both
+async def test_where_a_measurement_cannot_be_made_the_next_one_is(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tries = job_disk._on_disk, []
+
+    async def at_first_not(directories: Collection[Path]) -> int:
+        tries.append(directories)
+        if len(tries) < 3:
+            raise BlockingIOError("no process is left")
+        return await real(directories)
+
+    monkeypatch.setattr(job_disk, "_on_disk", at_first_not)
+    ended = await run(jobs, "head -c 20M /dev/zero >file; sleep 1000")
+    assert (ended.status, ended.reason, len(tries) >= 3) == ("failed", "disk_full", True)
