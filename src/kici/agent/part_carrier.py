@@ -53,10 +53,13 @@ class PartCarrier:
     async def __aenter__(self) -> PartCarrier:
         import logging
 
-        import httpx  # late, like the client of `JobApi`
+        import httpcore  # late, like the client of `JobApi`
+        import httpx
 
         # It writes every address that it asks for, with the signature.
         logging.getLogger("httpx").setLevel(logging.WARNING)
+        # As much as the loop reads at once: by itself it takes a quarter of that, and copies the rest each time.
+        httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = PIECE_BYTES
         self._client = await self._ends.enter_async_context(self._api.client())
         self._store = await self._ends.enter_async_context(
             httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S), follow_redirects=False)
@@ -68,8 +71,8 @@ class PartCarrier:
     ) -> None:
         await self._ends.aclose()
 
-    async def send(self, number: int, data: bytes) -> None:
-        """Raises `TransferFailed`."""
+    async def send(self, number: int, data: Sequence[bytes | bytearray]) -> None:
+        """Its bytes in pieces: the time-out is that of one. Raises `TransferFailed`."""
         if await self._straight(number, partial(self._send_straight, data=data)) is not None:
             return
         await self._api.repeated(
@@ -78,7 +81,7 @@ class PartCarrier:
             self._what,
             content=partial(_pieces, data),
             params=self._params,
-            headers={"content-length": str(len(data))},
+            headers={"content-length": str(_size(data))},
             client=self._client,
         )
 
@@ -142,8 +145,8 @@ class PartCarrier:
             await asyncio.sleep(pause_s)
         return None
 
-    async def _send_straight(self, url: str, *, data: bytes) -> tuple[bytes | None, int]:
-        headers = {"content-length": str(len(data))}
+    async def _send_straight(self, url: str, *, data: Sequence[bytes | bytearray]) -> tuple[bytes | None, int]:
+        headers = {"content-length": str(_size(data))}
         async with self._store.stream("PUT", url, content=_pieces(data), headers=headers) as response:
             read = 0
             async for piece in response.aiter_raw():
@@ -207,8 +210,10 @@ class PartCarrier:
         return bytes(data)
 
 
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    """The time-out is that of one piece, not of the whole."""
-    view = memoryview(data)
-    for start in range(0, len(view), PIECE_BYTES):
-        yield bytes(view[start : start + PIECE_BYTES])
+async def _pieces(data: Sequence[bytes | bytearray]) -> AsyncIterator[bytes]:
+    for piece in data:
+        yield bytes(piece)
+
+
+def _size(data: Sequence[bytes | bytearray]) -> int:
+    return sum(map(len, data))

@@ -13,11 +13,13 @@ import msgspec
 
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
-from kici.agent.part_carrier import PartCarrier
+from kici.agent.part_carrier import PIECE_BYTES, PartCarrier
 from kici.wire.api import UploadBegin, UploadBegun, UploadComplete, UploadDone
 
 IN_FLIGHT: Final = 2
 """Parts that are being sent; one more is gathered meanwhile."""
+_LARGE_BYTES: Final = 65_536
+"""A piece that is kept as it came; smaller ones go together, or a part of many would take far more than its bytes."""
 _JSON: Final = {"content-type": "application/json"}
 
 
@@ -53,10 +55,12 @@ async def upload(
 async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: int) -> UploadComplete:
     """A failure is raised between two pieces of `data`, never inside it: the caller reads the rest."""
     digest, size, number = hashlib.sha256(), 0, 0
-    gathered = bytearray()
+    gathered: list[bytes | bytearray] = []
+    missing = part_bytes
+    """Of the part that is gathered."""
     sending: deque[asyncio.Task[None]] = deque()
 
-    async def send(part: bytes) -> None:
+    async def send(part: list[bytes | bytearray]) -> None:
         nonlocal number
         while len(sending) >= IN_FLIGHT:
             await sending.popleft()
@@ -67,16 +71,16 @@ async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: in
         async for piece in data:
             digest.update(piece)
             size += len(piece)
-            gathered += piece
-            while len(gathered) >= part_bytes:
-                with memoryview(gathered) as view:
-                    part = bytes(view[:part_bytes])
-                del gathered[:part_bytes]
-                await send(part)
+            while len(piece) >= missing:
+                await send([*gathered, piece[:missing]])
+                piece, gathered, missing = piece[missing:], [], part_bytes
+            if piece:
+                _add(gathered, piece)
+                missing -= len(piece)
             while sending and sending[0].done():
                 await sending.popleft()
         if gathered:
-            await send(bytes(gathered))
+            await send(gathered)
         while sending:
             await sending.popleft()
     finally:
@@ -84,3 +88,11 @@ async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: in
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
     return UploadComplete(size, digest.hexdigest(), number)
+
+
+def _add(gathered: list[bytes | bytearray], piece: bytes) -> None:
+    last = gathered[-1] if gathered else b""
+    if isinstance(last, bytearray) and len(last) + len(piece) <= PIECE_BYTES:
+        last += piece
+    else:
+        gathered.append(piece if len(piece) >= _LARGE_BYTES else bytearray(piece))

@@ -270,6 +270,6 @@ async def test_a_redirect_of_the_store_is_not_followed(parts: Parts, job: rows.J
         serving(redirects) as url,
         PartCarrier(api, "", f"uploads/{begun.upload_id}", [f"{url}/part"]) as carrier,
     ):
-        await carrier.send(0, b"x")
+        await carrier.send(0, [b"x"])
     assert asked == ["/part"]
     assert through() == before + 1
