@@ -51,7 +51,8 @@ def seaweedfs() -> Iterator[Served]:
             process = subprocess.Popen(
                 [program, "server", "-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={base}",
                  f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}",
-                 f"-s3.config={config}", "-volume.max=20", "-master.volumeSizeLimitMB=64"],
+                 f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+                 "-volume.max=20", "-master.volumeSizeLimitMB=64"],
                 stdout=log, stderr=log, cwd=base, env=os.environ | {"TMPDIR": base, "HOME": base},
             )  # fmt: skip
         try:
