@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import structlog
 
@@ -39,8 +40,8 @@ class Place:
             workspace.opened(settings.work_dir, slot, None if uid is None else Owner(uid, uid))
         )
         spec = BoxSpec(slot, self.space.root, network=settings.sandbox_network == "host", limits=settings.limits)
-        self._spec = spec
-        self.execution = Execution(sandbox, spec, disk_bytes=settings.job_disk)
+        self._execution_in = partial(Execution, spec=spec, disk_bytes=settings.job_disk)
+        self.execution = self._execution_in(sandbox)
         self.taken = asyncio.Event()
         self._starting = asyncio.create_task(self.execution.prepare())
         self._closing: asyncio.Task[None] | None = None
@@ -64,7 +65,7 @@ class Place:
         """Put a box of another sandbox in place of the one that stood ready, around the same directory: no process of
         any job has been in either. Raises `PreparationFailed`."""
         await self.vacate()
-        self.execution = Execution(sandbox, self._spec)
+        self.execution = self._execution_in(sandbox)
         self._starting = asyncio.create_task(self.execution.prepare())
         await self.ready()
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -250,3 +251,17 @@ async def test_closing_a_place_ends_whoever_waits_for_it(base: Path) -> None:
     async with asyncio.timeout(20):
         assert "SIGKILL" in await lost
     assert not place.is_whole
+
+
+async def test_a_place_that_is_made_again_for_another_sandbox_keeps_all_its_limits(tmp_path: Path) -> None:
+    wanted = msgspec.structs.replace(settings(tmp_path), job_disk=8 * 1024**2)
+    place = Place(wanted, NoSandbox(), 0)
+    async with asyncio.timeout(30):
+        try:
+            await place.ready()
+            first = place.execution
+            await place.remake(NoSandbox())
+            assert place.execution is not first
+            assert (place.execution._spec, place.execution._disk_bytes) == (first._spec, 8 * 1024**2)
+        finally:
+            await place.close()
