@@ -168,6 +168,8 @@ class Stack:
                 pause = FIRST_RESTART_S
             self._say(f"the {program.name} {how_it_ended(code)}; starting it again (its log: {self._log(program)})")
             await asyncio.sleep(pause)
+            if self._stopping:
+                return
             pause = min(pause * 2, LAST_RESTART_S)
             await self._start(program)
 
