@@ -60,7 +60,10 @@ class RunnerLink:
 
     def answered(self) -> bool:
         """A `Pong` has come. False if nobody has asked."""
-        return bool(self._asked_at) and self._asked_at.pop(0) >= 0
+        if not self._asked_at:
+            return False
+        self._asked_at.pop(0)
+        return True
 
     def waits_longer_than(self, seconds: float) -> bool:
         """For an answer."""
