@@ -11,9 +11,11 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _BUFFER_BYTES = 65_536
 _GROUP_S = 5.0
@@ -27,27 +29,31 @@ async def started(*argv: str, **options: Any) -> AsyncIterator[Process]:
     """
     starting = asyncio.create_task(_start(argv, options))
     try:
-        await _to_its_end(starting)
-        process = starting.result()[0]
-        with own(process.pid):
-            yield process
+        process, _, _ = await to_its_end(starting)
+        yield process
     finally:
         if not starting.cancelled() and starting.exception() is None:
-            await _to_its_end(asyncio.create_task(_end(*starting.result(), options.get("start_new_session", False))))
-
-
-@contextmanager
-def own(pid: int) -> Iterator[None]:
-    """For the block a process that we have started ourselves: no orphan of a job's that came to us."""
-    _own.add(pid)
-    try:
-        yield
-    finally:
-        _own.discard(pid)
+            await to_its_end(_end(*starting.result(), options.get("start_new_session", False)))
 
 
 def is_own(pid: int) -> bool:
+    """Whether it was started here, and its block is not over: then it is no orphan of a job's that came to us."""
     return pid in _own
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Await what is short and must not be left half done. A cancellation, however often it comes, is passed on
+    afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
 
 
 class _Protocol(SubprocessStreamProtocol):
@@ -74,16 +80,17 @@ _Started = tuple[Process, asyncio.SubprocessTransport, _Protocol]
 async def _start(argv: tuple[str, ...], options: dict[str, Any]) -> _Started:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(lambda: _Protocol(loop), *argv, **options)
-    return Process(transport, protocol, loop), transport, protocol
+    process = Process(transport, protocol, loop)
+    _own.add(process.pid)
+    return process, transport, protocol
 
 
 async def _end(process: Process, transport: asyncio.SubprocessTransport, protocol: _Protocol, group: bool) -> None:
-    if process.returncode is None:  # else the number may already be a stranger's
-        with suppress(ProcessLookupError):
-            if group:
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
+    with suppress(ProcessLookupError):
+        if group:  # whoever is left in it keeps its number, also when the first one has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        elif process.returncode is None:
+            process.kill()
     await protocol.ended.wait()
     if group:  # its other processes end a moment later, and their ends of the pipes with them
         with suppress(TimeoutError):
@@ -94,16 +101,4 @@ async def _end(process: Process, transport: asyncio.SubprocessTransport, protoco
     if process.stdin is not None and 0 not in protocol.lost:
         process.stdin.transport.abort()
     transport.close()
-
-
-async def _to_its_end(task: asyncio.Task[Any]) -> None:
-    """A cancellation, however often it comes, is passed on afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
+    _own.discard(process.pid)

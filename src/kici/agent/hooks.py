@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from kici.agent.errors import PreparationFailed, SettingsInvalid
-from kici.subprocesses import own
+from kici.subprocesses import started
 from kici.wire.agent import Dispatch
 from kici.wire.context import JobContext
 
@@ -79,37 +78,39 @@ class Hooks:
             return f"was not run: {problem}"
         kept = {variable: os.environ[variable] for variable in _KEPT if variable in os.environ}
         # A pipe of our own: asyncio's would keep `wait` waiting for whatever a hook has left running.
-        read, write = os.pipe()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                str(self._directory / name),
-                cwd="/",
-                env=kept | {"KICI_HOOK": name} | {key: value.replace("\0", "") for key, value in about.items()},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(read)
-            return f"could not be started: {error.strerror}"
-        finally:
-            os.close(write)
-        reading = asyncio.create_task(_pass_on(read, say))
-        try:
-            with own(process.pid):
+        async with contextlib.AsyncExitStack() as running:
+            read, write = os.pipe()
+            try:
+                process = await running.enter_async_context(
+                    started(
+                        str(self._directory / name),
+                        cwd="/",
+                        env=kept | {"KICI_HOOK": name} | {key: value.replace("\0", "") for key, value in about.items()},
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=write,
+                        stderr=write,
+                        start_new_session=True,
+                    )
+                )
+            except OSError as error:
+                os.close(read)
+                return f"could not be started: {error.strerror}"
+            except asyncio.CancelledError:
+                os.close(read)
+                raise
+            finally:
+                os.close(write)
+            reading = asyncio.create_task(_pass_on(read, say))
+            try:
                 async with asyncio.timeout(self._timeout_s):
                     code = await process.wait()
-            await asyncio.wait([reading], timeout=_LAST_S)
-        except TimeoutError:
-            return f"took longer than {self._timeout_s:g} s (KICI_HOOK_TIMEOUT_S)"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reading
-            await process.wait()
+                await asyncio.wait([reading], timeout=_LAST_S)
+            except TimeoutError:
+                return f"took longer than {self._timeout_s:g} s (KICI_HOOK_TIMEOUT_S)"
+            finally:
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
         if code < 0:
             return f"was killed by signal {-code}"
         return f"failed with exit code {code}" if code else ""

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from kici.agent.workspace import Owner
 from kici.dependencies import uv
 from kici.dependencies.declared import LOCK, PROJECT, Declared
 from kici.runner.processes import gone
-from kici.subprocesses import own
+from kici.subprocesses import started
 
 SYNC_S = 900.0
 _KILL_S = 10.0
@@ -57,27 +56,29 @@ async def sync(
         home=f"{build}/home", cache=cache, target=f"{build}/environment", variables=os.environ
     )
     program = uv.find_uv()
-    info_read, info_write = os.pipe()
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *_confinement(where, program, info_write),
-            *uv.sync_argv(program, f"{build}/project", builds=builds),
-            cwd="/" if where.sandboxed else where.build,
-            env=environment | {"TMPDIR": f"{build}/home"} | dict(credentials),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(info_write,) if where.sandboxed else (),
-        )
-    except BaseException:
-        os.close(info_read)
-        raise
-    finally:
-        os.close(info_write)
     first: int | None = None
     try:
-        with own(process.pid):
+        async with contextlib.AsyncExitStack() as running:
+            info_read, info_write = os.pipe()
+            try:
+                process = await running.enter_async_context(
+                    started(
+                        *_confinement(where, program, info_write),
+                        *uv.sync_argv(program, f"{build}/project", builds=builds),
+                        cwd="/" if where.sandboxed else where.build,
+                        env=environment | {"TMPDIR": f"{build}/home"} | dict(credentials),
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=asyncio.subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=(info_write,) if where.sandboxed else (),
+                    )
+                )
+            except BaseException:
+                os.close(info_read)
+                raise
+            finally:
+                os.close(info_write)
             first = await child_pid(info_read)
             async with asyncio.timeout(SYNC_S):
                 said = await _output(process)
@@ -87,9 +88,6 @@ async def sync(
     except SandboxUnavailable as error:
         raise PreparationFailed(f"the workflow's packages could not be installed: {error}") from error
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
         if first is not None:  # when it has ended, the kernel has ended all others of its namespace
             await gone([first], _KILL_S)
     if code:

@@ -111,9 +111,8 @@ async def _process(users: Users | None, *command: str) -> AsyncIterator[asyncio.
     """A process that has said a line, and waits until the context ends."""
     pipe = asyncio.subprocess.PIPE
     argv = [*_as(users), _program(command[0]), *command[1:]]
-    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": _PATH})
-    assert process.stdout
-    try:
+    async with started(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": _PATH}) as process:
+        assert process.stdout
         try:
             async with asyncio.timeout(_READY_S):
                 line = await process.stdout.readline()
@@ -123,11 +122,6 @@ async def _process(users: Users | None, *command: str) -> AsyncIterator[asyncio.
             _, words = await process.communicate()
             raise SandboxUnavailable(f"no user namespace can be made: {words.decode(errors='replace').strip()}")
         yield process
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-        await asyncio.shield(process.communicate())
 
 
 @contextmanager

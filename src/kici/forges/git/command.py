@@ -11,12 +11,13 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
 from kici.forges.git.errors import GitUnavailable
+from kici.subprocesses import started, to_its_end
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_OUTPUT_BYTES = 8 * 1024 * 1024
@@ -132,7 +133,7 @@ async def start(
     args: Sequence[str], *, config: Mapping[str, str] | None = None, extra_env: Mapping[str, str] | None = None
 ) -> AsyncIterator[Running]:
     """`git <args>`. Nothing of it runs after the block."""
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         "git",
         *args,
         stdin=PIPE,
@@ -141,27 +142,13 @@ async def start(
         cwd="/",
         env=environment(config) | dict(extra_env or {}),
         start_new_session=True,
-    )
-    assert process.stderr
-    running = Running(process, asyncio.create_task(_tail(process.stderr)))
-    try:
-        yield running
-    finally:
-        await _to_its_end(running.dispose())
-
-
-async def _to_its_end(work: Coroutine[None, None, None]) -> None:
-    """Await what is short and must not be left half done. A cancellation, however often it comes, is passed on."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    ) as process:
+        assert process.stderr
+        running = Running(process, asyncio.create_task(_tail(process.stderr)))
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled
+            yield running
+        finally:
+            await to_its_end(running.dispose())
 
 
 async def run(
