@@ -12,7 +12,7 @@ from kici.agent import download as downloads
 from kici.agent import upload as uploads
 from kici.agent.errors import Damaged, TransferFailed
 from kici.agent.job_api import JobApi
-from kici.wire.api import Download
+from kici.wire.agent_api import Download
 
 
 async def upload(api: JobApi, name: str, data: AsyncIterator[bytes]) -> None:

@@ -11,7 +11,7 @@ from kici.agent.download import download
 from kici.agent.errors import Damaged, TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.upload import upload
-from kici.wire.api import CacheChecked, Download
+from kici.wire.agent_api import CacheChecked, Download
 
 
 async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from kici.agent.errors import Damaged
 from kici.agent.job_api import JobApi
 from kici.agent.part_carrier import PIECE_BYTES, PartCarrier
-from kici.wire.api import Download
+from kici.wire.agent_api import Download
 
 IN_FLIGHT: Final = 2
 """Parts that are being read or wait to be taken, beside the one that is taken."""

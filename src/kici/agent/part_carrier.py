@@ -18,7 +18,7 @@ import msgspec
 
 from kici.agent.errors import Damaged, NoAnswer, TransferFailed
 from kici.agent.job_api import TIMEOUT_S, JobApi, answers, check
-from kici.wire.api import PartRange, PartUrls
+from kici.wire.agent_api import PartRange, PartUrls
 
 if TYPE_CHECKING:
     import httpx

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from kici.agent.job_api import JobApi
-from kici.wire.api import Emit, Emitted
+from kici.wire.agent_api import Emit, Emitted
 
 
 async def hand_over(api: JobApi, name: str, value: str) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.part_carrier import PIECE_BYTES, PartCarrier
-from kici.wire.api import UploadBegin, UploadBegun, UploadComplete, UploadDone
+from kici.wire.agent_api import UploadBegin, UploadBegun, UploadComplete, UploadDone
 
 IN_FLIGHT: Final = 2
 """Parts that are being sent; one more is gathered meanwhile."""

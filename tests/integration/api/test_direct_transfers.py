@@ -25,7 +25,7 @@ from kici.agent.part_carrier import PartCarrier
 from kici.orchestrator.caches import metrics
 from kici.orchestrator.caches import parts as parts_module
 from kici.orchestrator.settings import Settings
-from kici.wire.api import UploadBegun
+from kici.wire.agent_api import UploadBegun
 from tests.support import rows
 from tests.support.agent_api import agent_api
 from tests.support.api_server import JOB_TOKEN, Parts, client, serve

@@ -11,7 +11,7 @@ from kici.agent.sandbox.choose import Choice
 from kici.agent.sandbox.contract import Limits
 from kici.agent.settings import Settings
 from kici.agent.workspace import Workspace
-from kici.wire.api import AgentCheck
+from kici.wire.agent_api import AgentCheck
 
 
 class Known:

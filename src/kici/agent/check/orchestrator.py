@@ -15,7 +15,8 @@ from kici.agent.check.known import Known
 from kici.agent.check.network import asked
 from kici.agent.git import Git, GitFailed, Remote
 from kici.wire import version
-from kici.wire.api import AgentCheck, Problem
+from kici.wire.agent_api import AgentCheck
+from kici.wire.api import Problem
 
 SKEW_S = 2.0
 """From here on the orchestrator warns too."""

@@ -19,7 +19,7 @@ from kici.orchestrator.errors import OrchestratorError
 from kici.orchestrator.identity.access import Access, AgentPrincipal, bearer
 from kici.orchestrator.store import sessions
 from kici.orchestrator.store.database import transaction
-from kici.wire.api import AgentCheck
+from kici.wire.agent_api import AgentCheck
 from kici.wire.version import PROTOCOL_MAX, PROTOCOL_MIN
 
 STORAGE_S = 5.0

@@ -20,7 +20,7 @@ from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.store.artifacts import Artifact
 from kici.orchestrator.store.database import transaction
-from kici.wire import api
+from kici.wire import agent_api, api
 
 AGENT_PATH = "/api/v1/agent/jobs/{job_id:str}/artifacts/{name:str}"
 
@@ -29,7 +29,7 @@ def routes(pool: Pool[Record], access: Access, artifacts: Artifacts) -> list[HTT
     @get(AGENT_PATH)
     async def find(
         job_id: FromPath[str], name: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int]
-    ) -> api.Download:
+    ) -> agent_api.Download:
         """An artifact of the same run."""
         job = await attempt_of(access, request, job_id, attempt)
         permitted.require(job, "artifacts", permitted.READ)

@@ -19,7 +19,7 @@ from kici.orchestrator.errors import NotFound
 from kici.orchestrator.identity.access import Access
 from kici.orchestrator.store import caches as stored
 from kici.orchestrator.store.database import transaction
-from kici.wire import api
+from kici.wire import agent_api, api
 
 log = structlog.get_logger(__name__)
 
@@ -51,12 +51,12 @@ def routes(pool: Pool[Record], access: Access, caches: Caches) -> list[HTTPRoute
     @post(f"{AGENT_PATH}/check", status_code=200)
     async def check(
         job_id: FromPath[str], request: Request[Any, Any, Any], attempt: FromQuery[int], entry: FromQuery[str]
-    ) -> api.CacheChecked:
+    ) -> agent_api.CacheChecked:
         """For an entry that did not arrive whole: its object is read, and the entry removed if it is damaged."""
         job = await attempt_of(access, request, job_id, attempt)
         permitted.require(job, "caches", permitted.READ)
         wanted = parameters.uuid_of(entry, "cache entry")
-        return api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
+        return agent_api.CacheChecked(await caches.is_damaged(job.job_id, attempt, wanted))
 
     @get(ADMIN_PATH, guards=[access.guard("queue.read")], summary="Entries of caches")
     async def list_caches(repo: FromQuery[str | None] = None, limit: FromQuery[int] = 500) -> api.CacheList:

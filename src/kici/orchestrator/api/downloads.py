@@ -19,7 +19,7 @@ from kici.orchestrator.caches.parts import URLS_AT_ONCE, Parts
 from kici.orchestrator.identity.access import Access, JobPrincipal
 from kici.orchestrator.store.artifacts import Artifact
 from kici.orchestrator.store.caches import Entry
-from kici.wire import api
+from kici.wire import agent_api
 
 PATH: Final = "/api/v1/agent/jobs/{job_id:str}/downloads/{entry:str}"
 Kind = Literal["artifact", "cache"]
@@ -39,14 +39,14 @@ def routes(access: Access, stored: Parts, artifacts: Artifacts, caches: Caches) 
         request: Request[Any, Any, Any],
         attempt: FromQuery[int],
         kind: FromQuery[Kind],
-        data: Annotated[api.PartRange, Body()],
-    ) -> api.PartUrls:
+        data: Annotated[agent_api.PartRange, Body()],
+    ) -> agent_api.PartUrls:
         """Where parts come from."""
         job = await attempt_of(access, request, job_id, attempt)
         one = await found(job, attempt, kind, entry)
         first = parameters.within(data.first, 0, parts.count(one.size_bytes, parts.step_of(one)), "first")
         count = parameters.within(data.count, 1, URLS_AT_ONCE, "count")
-        return api.PartUrls(await stored.addresses(one, first, count))
+        return agent_api.PartUrls(await stored.addresses(one, first, count))
 
     @get(f"{PATH}/parts/{{number:int}}")
     async def download_part(
@@ -75,7 +75,7 @@ async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
         yield piece
 
 
-async def described(stored: Parts, one: Artifact | Entry, name: str) -> api.Download:
+async def described(stored: Parts, one: Artifact | Entry, name: str) -> agent_api.Download:
     """The answer to who asks for it by its name, with the first of its addresses."""
     urls = await stored.addresses(one, 0, URLS_AT_ONCE)
-    return api.Download(one.id, name, one.size_bytes, one.sha256, parts.step_of(one), urls)
+    return agent_api.Download(one.id, name, one.size_bytes, one.sha256, parts.step_of(one), urls)

@@ -21,8 +21,8 @@ from kici.orchestrator.store import event_claims, events, notify, origins, stora
 from kici.orchestrator.store.database import Db, transaction
 from kici.orchestrator.store.events import NewEvent
 from kici.orchestrator.store.origins import Origin
-from kici.wire.api import Emit
-from kici.wire.api import Emitted as Answer
+from kici.wire.agent_api import Emit
+from kici.wire.agent_api import Emitted as Answer
 
 MAX_PAYLOAD_BYTES = 65_536
 MAX_NAME_CHARS = 200

@@ -13,7 +13,7 @@ from kici.orchestrator.api.attempts import attempt_of
 from kici.orchestrator.caches.parts import URLS_AT_FIRST, URLS_AT_ONCE
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.identity.access import Access
-from kici.wire import api
+from kici.wire import agent_api
 
 PATH: Final = "/api/v1/agent/jobs/{job_id:str}/uploads"
 _ONE: Final = f"{PATH}/{{upload_id:str}}"
@@ -25,8 +25,8 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         job_id: FromPath[str],
         request: Request[Any, Any, Any],
         attempt: FromQuery[int],
-        data: Annotated[api.UploadBegin, Body()],
-    ) -> api.UploadBegun:
+        data: Annotated[agent_api.UploadBegin, Body()],
+    ) -> agent_api.UploadBegun:
         """To be asked before anything is sent: an entry that is there already is not sent. 409: another job of the run
         has given the artifact's name, or the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
@@ -34,9 +34,9 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         permitted.require(job, f"{data.kind}s", permitted.WRITE)
         begun = await uploads.begin(job.job_id, attempt, data.kind, data.name)
         if begun.upload is None:
-            return api.UploadBegun(reason=begun.reason)
+            return agent_api.UploadBegun(reason=begun.reason)
         urls = await uploads.urls(job.job_id, attempt, begun.upload.id, 0, URLS_AT_FIRST)
-        return api.UploadBegun(begun.upload.id, "", begun.upload.part_bytes, urls)
+        return agent_api.UploadBegun(begun.upload.id, "", begun.upload.part_bytes, urls)
 
     @post(f"{_ONE}/urls", status_code=200)
     async def upload_urls(
@@ -44,13 +44,13 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         upload_id: FromPath[str],
         request: Request[Any, Any, Any],
         attempt: FromQuery[int],
-        data: Annotated[api.PartRange, Body()],
-    ) -> api.PartUrls:
+        data: Annotated[agent_api.PartRange, Body()],
+    ) -> agent_api.PartUrls:
         """Where parts go. 413: the upload may not have so many."""
         job = await attempt_of(access, request, job_id, attempt)
         wanted = parameters.uuid_of(upload_id, "upload")
         count = parameters.within(data.count, 1, URLS_AT_ONCE, "count")
-        return api.PartUrls(await uploads.urls(job.job_id, attempt, wanted, data.first, count))
+        return agent_api.PartUrls(await uploads.urls(job.job_id, attempt, wanted, data.first, count))
 
     @put(f"{_ONE}/parts/{{number:int}}", status_code=204, request_max_body_size=None)
     async def upload_part(
@@ -71,14 +71,14 @@ def routes(access: Access, uploads: Uploads) -> list[HTTPRouteHandler]:
         upload_id: FromPath[str],
         request: Request[Any, Any, Any],
         attempt: FromQuery[int],
-        data: Annotated[api.UploadComplete, Body()],
-    ) -> api.UploadDone:
+        data: Annotated[agent_api.UploadComplete, Body()],
+    ) -> agent_api.UploadDone:
         """All parts are there: from now on others find it. Asked twice, the answer is the same. 409: an artifact's name
         is taken, or the attempt is over."""
         job = await attempt_of(access, request, job_id, attempt)
         wanted = parameters.uuid_of(upload_id, "upload")
         done = await uploads.complete(job.job_id, attempt, wanted, data.size_bytes, data.sha256, data.parts)
-        return api.UploadDone(done.kept, done.reason)
+        return agent_api.UploadDone(done.kept, done.reason)
 
     @delete(_ONE, status_code=204)
     async def abandon_upload(

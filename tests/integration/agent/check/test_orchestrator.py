@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from kici.agent.check import orchestrator
 from kici.agent.check.hop import Status
 from kici.agent.check.known import Known
-from kici.wire.api import AgentCheck
+from kici.wire.agent_api import AgentCheck
 from tests.integration.agent.check.conftest import There, check
 from tests.support import front
 
