@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -181,6 +182,27 @@ async def test_an_agent_holds_three_parts_at_most(parts: Parts, job: rows.Job) -
 
     assert await caches.save(agent_api(parts, job), "k", watched()) == ""
     assert max(taken) <= 3 * PART
+
+
+async def test_a_stream_of_tiny_pieces_takes_no_more_memory_than_its_bytes(parts: Parts, job: rows.Job) -> None:
+    pieces, size = 200_000, 4
+    api = agent_api(parts, job)
+    held = 0
+
+    async def tiny() -> AsyncIterator[bytes]:
+        nonlocal held
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(pieces):
+            yield number.to_bytes(size, "big")
+        held = tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        assert await caches.save(api, "k", tiny()) == ""
+    finally:
+        tracemalloc.stop()
+    assert pieces * size <= held < 2 * pieces * size  # kept one by one: eleven times
+    assert await read(api) == b"".join(number.to_bytes(size, "big") for number in range(pieces))
 
 
 async def test_entries_of_versions_before_parts_are_found_and_read(
