@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kici.agent import ca_bundle
 from kici.agent.errors import Damaged, NoAnswer, TransferFailed
 from kici.agent.job_api import TIMEOUT_S, JobApi, answers, check
 from kici.wire.agent_api import PartRange, PartUrls
@@ -62,7 +63,9 @@ class PartCarrier:
         httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = PIECE_BYTES
         self._client = await self._ends.enter_async_context(self._api.client())
         self._store = await self._ends.enter_async_context(
-            httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S), follow_redirects=False)
+            httpx.AsyncClient(
+                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S), follow_redirects=False, verify=ca_bundle.context()
+            )
         )
         return self
 
