@@ -9,7 +9,8 @@ from asyncpg import Pool, Record
 
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts
-from kici.orchestrator.caches.sweep_caches import Pass, Settings, SweepCaches
+from kici.orchestrator.caches.sweep_caches import Settings, SweepCaches
+from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import Outcome, Uploads
 from kici.orchestrator.errors import AttemptOver, Invalid, LeaseLost, TooLarge, Unavailable
 from kici.orchestrator.objects.contract import Objects

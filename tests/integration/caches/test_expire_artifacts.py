@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.orchestrator.caches.artifacts import Artifacts
-from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts, Pass, Settings
+from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts, Settings
 from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.errors import Gone, LeaseLost, NotFound, Unavailable
 from kici.orchestrator.objects.contract import Objects
@@ -115,6 +117,40 @@ async def test_a_pass_has_its_bounds(
     sweeper = ExpireArtifacts(pool, lead, artifacts.parts, Settings(grace=timedelta(0), batch=1))
     assert [await sweeper.run_once() for _ in range(4)] == [Pass(1, 0), Pass(1, 1), Pass(0, 1), Pass(0, 0)]
     assert await lying(objects) == 0
+
+
+async def test_a_full_pass_is_followed_by_the_next_without_a_pause(
+    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+) -> None:
+    await pool.execute("update artifacts set created_at = now() - interval '100 days'")
+    passes: asyncio.Queue[Pass] = asyncio.Queue()
+    settings = Settings(grace=timedelta(0), batch=1, interval=timedelta(hours=1))
+    sweeper = ExpireArtifacts(pool, lead, artifacts.parts, settings, on_pass=passes.put_nowait)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        running = group.create_task(sweeper.run())
+        assert [await passes.get() for _ in range(4)] == [Pass(1, 0), Pass(1, 1), Pass(0, 1), Pass(0, 0)]
+        running.cancel()
+    assert await lying(objects) == 0
+
+
+async def test_what_was_removed_before_the_store_went_away_is_forgotten(
+    pool: Pool[Record], artifacts: Artifacts, job: rows.Job, lead: lease.Lease
+) -> None:
+    class GoesAway:
+        def __init__(self) -> None:
+            self.removed: list[str] = []
+
+        async def remove(self, object_key: str, part_bytes: int | None) -> None:
+            if self.removed:
+                raise Unavailable("not now")
+            self.removed.append(object_key)
+
+    await pool.execute("update artifacts set expired_at = now() - interval '1 day'")
+    going = GoesAway()
+    assert await ExpireArtifacts(pool, lead, going, AT_ONCE).run_once() == Pass(0, 1)
+    left = await pool.fetch("select object_key from artifacts where object_key <> ''")
+    assert len(left) == 1
+    assert left[0]["object_key"] not in going.removed
 
 
 async def test_while_the_store_is_away_or_another_leads_nothing_is_forgotten(

@@ -12,9 +12,10 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.orchestrator.caches import parts
-from kici.orchestrator.caches.end_uploads import EndUploads, Pass, Settings
+from kici.orchestrator.caches.end_uploads import EndUploads, Settings
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import MAX_UNPUBLISHED, Outcome, Uploads
 from kici.orchestrator.errors import Conflict, Invalid, LeaseLost, NotFound, TooLarge, Unavailable
 from kici.orchestrator.objects.contract import Objects
