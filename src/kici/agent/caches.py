@@ -47,6 +47,6 @@ async def _damage(api: JobApi, key: str, entry: str) -> str:
 async def save(api: JobApi, key: str, data: AsyncIterator[bytes]) -> str:
     """Why it was not kept, in words; empty = it was. Raises `TransferFailed`.
 
-    `data` is read to its end also where it is for nothing: a key that exists is not sent.
+    Of a key that exists `data` is not begun.
     """
     return await upload(api, "cache", key, data, f"the cache {key!r} was not saved")

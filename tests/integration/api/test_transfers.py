@@ -14,7 +14,7 @@ from kici.agent import artifacts, caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.directory_objects import DirectoryObjects
 from tests.support import rows
 from tests.support.agent_api import agent_api
 from tests.support.api_server import Parts, serve
@@ -106,30 +106,30 @@ async def test_while_the_object_store_is_down_the_agent_waits_and_then_goes_on(
     parts: Parts, job: rows.Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = {"put": 2, "list": 1, "read": 1}
-    put, listed, reading = ObstoreObjects.put, ObstoreObjects.list, ObstoreObjects.read
+    put, listed, reading = DirectoryObjects.put, DirectoryObjects.list, DirectoryObjects.read
 
     def fails(what: str) -> None:
         if down[what]:
             down[what] -= 1
             raise Unavailable("the object store cannot be used now")
 
-    async def put_or_not(self: ObstoreObjects, key: str, data: bytes) -> None:
+    async def put_or_not(self: DirectoryObjects, key: str, data: AsyncIterator[bytes], *, synced: bool) -> None:
         fails("put")
-        await put(self, key, data)
+        await put(self, key, data, synced=synced)
 
-    async def list_or_not(self: ObstoreObjects, prefix: str) -> AsyncIterator[object]:
+    async def list_or_not(self: DirectoryObjects, prefix: str) -> AsyncIterator[object]:
         fails("list")
         async for entry in listed(self, prefix):
             yield entry
 
-    async def read_or_not(self: ObstoreObjects, key: str) -> AsyncIterator[bytes]:
+    async def read_or_not(self: DirectoryObjects, key: str) -> AsyncIterator[bytes]:
         fails("read")
         async for piece in reading(self, key):
             yield piece
 
-    monkeypatch.setattr(ObstoreObjects, "put", put_or_not)
-    monkeypatch.setattr(ObstoreObjects, "list", list_or_not)
-    monkeypatch.setattr(ObstoreObjects, "read", read_or_not)
+    monkeypatch.setattr(DirectoryObjects, "put", put_or_not)
+    monkeypatch.setattr(DirectoryObjects, "list", list_or_not)
+    monkeypatch.setattr(DirectoryObjects, "read", read_or_not)
     api = agent_api(parts, job)
     assert await caches.save(api, "k", stream(b"x" * (PART + 1))) == ""
     assert await read(api) == b"x" * (PART + 1)

@@ -15,7 +15,8 @@ from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.errors import Gone, LeaseLost, NotFound, Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import lease
 from tests.support import rows, uploading
@@ -24,12 +25,12 @@ AT_ONCE = Settings(grace=timedelta(0))
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
 
 
 @pytest.fixture
-def artifacts(pool: Pool[Record], objects: ObstoreObjects) -> Artifacts:
+def artifacts(pool: Pool[Record], objects: Objects) -> Artifacts:
     return Artifacts(pool, Parts(objects))
 
 
@@ -52,12 +53,12 @@ async def job(pool: Pool[Record], artifacts: Artifacts) -> rows.Job:
     return made
 
 
-async def lying(objects: ObstoreObjects) -> int:
+async def lying(objects: Objects) -> int:
     return len([entry async for entry in objects.list("artifacts")])
 
 
 async def test_what_is_past_its_time_goes_and_whoever_asks_for_it_is_told_so(
-    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+    pool: Pool[Record], artifacts: Artifacts, objects: Objects, job: rows.Job, lead: lease.Lease
 ) -> None:
     sweeper = ExpireArtifacts(pool, lead, artifacts.parts, AT_ONCE)
     assert [await sweeper.run_once() for _ in range(3)] == [Pass(1, 0), Pass(0, 1), Pass(0, 0)]
@@ -92,7 +93,7 @@ async def test_without_a_limit_all_stay(
 
 
 async def test_what_a_rerun_has_taken_over_expires_with_it(
-    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+    pool: Pool[Record], artifacts: Artifacts, objects: Objects, job: rows.Job, lead: lease.Lease
 ) -> None:
     again = await rows.add_job(pool, await rows.add_run(pool))
     await pool.execute(
@@ -110,7 +111,7 @@ async def test_what_a_rerun_has_taken_over_expires_with_it(
 
 
 async def test_a_pass_has_its_bounds(
-    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+    pool: Pool[Record], artifacts: Artifacts, objects: Objects, job: rows.Job, lead: lease.Lease
 ) -> None:
     await pool.execute("update artifacts set created_at = now() - interval '100 days'")
     sweeper = ExpireArtifacts(pool, lead, artifacts.parts, Settings(grace=timedelta(0), batch=1))
