@@ -120,7 +120,7 @@ async def test_a_pass_has_its_bounds(
 
 
 async def test_a_full_pass_is_followed_by_the_next_without_a_pause(
-    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+    pool: Pool[Record], artifacts: Artifacts, objects: Objects, job: rows.Job, lead: lease.Lease
 ) -> None:
     await pool.execute("update artifacts set created_at = now() - interval '100 days'")
     passes: asyncio.Queue[Pass] = asyncio.Queue()
