@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts, Pass, Settings
 from kici.orchestrator.caches.parts import Parts
@@ -28,7 +29,7 @@ def objects(tmp_path: Path) -> ObstoreObjects:
 
 @pytest.fixture
 def artifacts(pool: Pool[Record], objects: ObstoreObjects) -> Artifacts:
-    return Artifacts(pool, Parts(objects))
+    return Artifacts(pool, Parts(objects), Limits())
 
 
 @pytest.fixture
