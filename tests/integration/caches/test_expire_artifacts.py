@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts, Settings
 from kici.orchestrator.caches.parts import Parts
@@ -31,7 +32,7 @@ def objects(tmp_path: Path) -> Objects:
 
 @pytest.fixture
 def artifacts(pool: Pool[Record], objects: Objects) -> Artifacts:
-    return Artifacts(pool, Parts(objects))
+    return Artifacts(pool, Parts(objects), Limits())
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_a_pass_has_its_bounds(
 
 
 async def test_a_full_pass_is_followed_by_the_next_without_a_pause(
-    pool: Pool[Record], artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, lead: lease.Lease
+    pool: Pool[Record], artifacts: Artifacts, objects: Objects, job: rows.Job, lead: lease.Lease
 ) -> None:
     await pool.execute("update artifacts set created_at = now() - interval '100 days'")
     passes: asyncio.Queue[Pass] = asyncio.Queue()
