@@ -50,7 +50,14 @@ from kici.orchestrator.api import (
     sources as source_routes,
 )
 from kici.orchestrator.bridges import AgentTokens, CloneLogins
-from kici.orchestrator.caches import end_uploads, entries, expire_artifacts, sweep_caches, sweep_uploads
+from kici.orchestrator.caches import (
+    artifact_limits,
+    end_uploads,
+    entries,
+    expire_artifacts,
+    sweep_caches,
+    sweep_uploads,
+)
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.end_uploads import EndUploads
 from kici.orchestrator.caches.entries import Caches
@@ -247,7 +254,13 @@ async def serve(settings: Settings) -> None:
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         stored = StoredParts(objects, direct=settings.storage_direct)
-        artifact_store = Artifacts(pool, stored)
+        artifact_store = Artifacts(
+            pool,
+            stored,
+            artifact_limits.Limits(
+                settings.artifact_max_bytes, settings.artifacts_per_run, settings.artifact_quota_bytes
+            ),
+        )
         artifact_ttl = timedelta(milliseconds=settings.artifact_ttl_ms) or None
         cache_ttl = timedelta(milliseconds=settings.user_cache_ttl_ms)
         cache_store = Caches(pool, stored, entries.Limits(settings.user_cache_quota_bytes, cache_ttl))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.expire_artifacts import ExpireArtifacts, Settings
 from kici.orchestrator.caches.parts import Parts
@@ -31,7 +32,7 @@ def objects(tmp_path: Path) -> Objects:
 
 @pytest.fixture
 def artifacts(pool: Pool[Record], objects: Objects) -> Artifacts:
-    return Artifacts(pool, Parts(objects))
+    return Artifacts(pool, Parts(objects), Limits())
 
 
 @pytest.fixture
