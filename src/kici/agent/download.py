@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, Literal
 
 from kici.agent.errors import Damaged
@@ -17,7 +17,9 @@ IN_FLIGHT: Final = 2
 """Parts that are being read or wait to be taken, beside the one that is taken."""
 
 
-async def download(api: JobApi, kind: Literal["artifact", "cache"], found: Download, what: str) -> AsyncIterator[bytes]:
+async def download(
+    api: JobApi, kind: Literal["artifact", "cache"], found: Download, what: str
+) -> AsyncGenerator[bytes, None]:
     """Its bytes. Raises `Damaged`, at the end at the latest, or `TransferFailed`: then what came is not to be used."""
     digest = PartDigest()
     coming: deque[asyncio.Task[list[bytes]]] = deque()

@@ -49,9 +49,9 @@ class Keeper(Protocol):
     """Each raises `KiciError` or `OSError` with a message for the step."""
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None: ...
-    def download(self, name: str) -> AsyncIterator[bytes]: ...
+    def download(self, name: str) -> AsyncGenerator[bytes, None]: ...
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         """The key that was found, by the key itself or else by the first prefix that finds one, and its data."""
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
@@ -195,14 +195,15 @@ class Transfers:
         await self._send_all(request, data)
         return Reply(request, value=found_key)
 
-    async def _send_all(self, request: int, data: AsyncIterator[bytes]) -> None:
+    async def _send_all(self, request: int, data: AsyncGenerator[bytes, None]) -> None:
         target = NONE
         try:
-            async for piece in data:
-                if target == NONE:
-                    source, target = pipes.make()
-                    await self._send(Pipe(request), source)
-                await pipes.write(target, piece)
+            async with aclosing(data):
+                async for piece in data:
+                    if target == NONE:
+                        source, target = pipes.make()
+                        await self._send(Pipe(request), source)
+                    await pipes.write(target, piece)
         except BrokenPipeError:  # the runner wants no more, and knows why
             return
         finally:

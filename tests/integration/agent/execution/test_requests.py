@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ async def test_a_cache_is_saved_and_found_by_its_key_and_by_a_prefix(jobs: Jobs)
 async def test_a_cache_that_cannot_be_kept_or_read_is_an_answer_and_the_job_goes_on(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def breaks(key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]]:
-        async def data() -> AsyncIterator[bytes]:
+    async def breaks(key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]]:
+        async def data() -> AsyncGenerator[bytes, None]:
             yield b"half"
             raise KiciError("the cache arrived damaged")
 
