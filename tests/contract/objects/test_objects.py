@@ -302,6 +302,17 @@ async def test_a_directory_that_cannot_be_used_is_told_without_its_path(tmp_path
         assert str(tmp_path) not in str(told.value)
 
 
+async def test_a_directory_that_is_gone_is_not_one_without_objects(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path / "objects"))
+    (tmp_path / "objects").rmdir()
+    for work in (objects.get, objects.size, objects.delete):
+        with pytest.raises(Unavailable):
+            await work("a/b")
+    (tmp_path / "objects").touch()
+    with pytest.raises(Unavailable):
+        await objects.size("a/b")
+
+
 async def test_below_an_object_of_a_directory_there_is_none_and_none_can_be_put(tmp_path: Path) -> None:
     objects = open_objects(Settings(storage_fs_path=tmp_path))
     await objects.put("a/b", b"x")

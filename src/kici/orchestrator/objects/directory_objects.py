@@ -115,6 +115,8 @@ class DirectoryObjects:
             try:
                 return work()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                if not self._directory.is_dir():  # it is the whole store that is not there
+                    raise
                 return None
 
         result = await self._tried(key, found)
