@@ -151,8 +151,8 @@ MUTATIONS = (
     Mutation(
         "parts-may-be-of-any-length",
         f"{CACHES}/parts.py",
-        "                if size > limit:\n",
-        "                if size < 0:\n",
+        "        if size > limit:\n",
+        "        if size < 0:\n",
         (f"{UPLOADS}::test_a_part_has_a_number_from_0_and_at_most_so_many_bytes",),
     ),
 )

@@ -44,7 +44,8 @@ from kici.orchestrator.logs.compact import Settings as CompactSettings
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.secrets.job_outputs import SecretOutputs
 from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.services import Stage, run_stages
@@ -83,7 +84,7 @@ class _NoWakes:
 
 
 class Parts(Struct):
-    objects: ObstoreObjects
+    objects: Objects
     writer: LogWriter
     notifier: Notifier
     compactor: CompactLogs

@@ -103,7 +103,7 @@ from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
-from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
 from kici.orchestrator.pipeline.lock_files import LockFiles

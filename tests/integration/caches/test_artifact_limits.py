@@ -16,7 +16,8 @@ from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.errors import Conflict, NotFound
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import artifact_quota, reuse
 from kici.orchestrator.store.caches import Owner
@@ -31,12 +32,12 @@ DEMO = Owner("", "local/demo")
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
 
 
 @pytest.fixture
-def artifacts(pool: Pool[Record], objects: ObstoreObjects) -> Artifacts:
+def artifacts(pool: Pool[Record], objects: Objects) -> Artifacts:
     return Artifacts(pool, Parts(objects), LIMITS)
 
 
@@ -81,7 +82,7 @@ async def at_once(pool: Pool[Record], *works: Coroutine[Any, Any, Any]) -> list[
     return done
 
 
-async def lying(objects: ObstoreObjects) -> int:
+async def lying(objects: Objects) -> int:
     """Bytes of all parts in the store."""
     return sum([entry.size async for entry in objects.list("artifacts")])
 
@@ -169,7 +170,7 @@ async def test_what_a_rerun_has_taken_over_counts_once(pool: Pool[Record], uploa
 
 
 async def test_of_two_uploads_that_end_at_once_only_what_fits_is_kept(
-    pool: Pool[Record], objects: ObstoreObjects, artifacts: Artifacts
+    pool: Pool[Record], objects: Objects, artifacts: Artifacts
 ) -> None:
     """Both have sent all before the quota was lowered, so that nothing but the last check stands between."""
     generous = uploads_of(pool, artifacts)
@@ -201,7 +202,7 @@ async def test_of_two_uploads_that_end_at_once_only_what_fits_is_kept(
 
 
 async def test_uploads_that_nobody_completes_never_fill_the_store_beyond_the_quota(
-    pool: Pool[Record], uploads: Uploads, objects: ObstoreObjects
+    pool: Pool[Record], uploads: Uploads, objects: Objects
 ) -> None:
     job = await new_job(pool)
     refused: list[str] = []
