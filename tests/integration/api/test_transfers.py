@@ -13,6 +13,7 @@ from asyncpg import Pool, Record
 from kici.agent import artifacts, caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.objects.directory_objects import DirectoryObjects
 from tests.support import rows
@@ -86,6 +87,28 @@ async def test_an_attempt_that_is_over_in_the_middle_is_told_why_and_leaves_noth
     with pytest.raises(TransferFailed, match="attempt 1 of this job is over"):
         await caches.save(agent_api(parts, job), "k", overtaken())
     assert await pool.fetchval("select count(*) from caches") == 0
+
+
+async def test_an_artifact_for_which_there_is_no_room_is_refused_in_the_middle_with_a_sentence_for_the_step(
+    pool: Pool[Record], parts: Parts, job: rows.Job
+) -> None:
+    await pool.execute(
+        """
+        insert into artifacts (run_id, job_id, attempt, name, object_key, size_bytes, sha256, repository)
+        values (gen_random_uuid(), gen_random_uuid(), 1, 'old', 'o', $1, '', 'local/demo')
+        """,
+        Limits().quota_bytes - 2 * PART,
+    )
+    api = agent_api(parts, job)
+    with pytest.raises(
+        TransferFailed, match=r"'wheel'.* the artifacts of local/demo may take 107,374,182,400 bytes, and"
+    ):
+        await artifacts.upload(api, "wheel", stream(b"x" * (2 * PART + 1)))
+    assert await pool.fetchval("select state from uploads") == "over"
+    await pool.execute("delete from uploads")
+    await artifacts.upload(api, "wheel", stream(b"x" * 2 * PART))
+    with pytest.raises(TransferFailed, match="and take 107,374,182,400: room comes when older ones expire; operators"):
+        await artifacts.upload(api, "other", stream(b"x"))
 
 
 async def test_of_two_that_save_one_key_at_once_one_wins_and_the_other_is_told(parts: Parts, job: rows.Job) -> None:
