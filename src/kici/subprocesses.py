@@ -60,12 +60,6 @@ class _Protocol(SubprocessStreamProtocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=_BUFFER_BYTES, loop=loop)
         self.ended = asyncio.Event()
-        self.lost: set[int] = set()
-        """Pipes that are closed; to close one again is an error of asyncio's."""
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        super().pipe_connection_lost(fd, exc)
-        self.lost.add(fd)
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -98,7 +92,10 @@ async def _end(process: Process, transport: asyncio.SubprocessTransport, protoco
                 for stream in (process.stdout, process.stderr):
                     while stream is not None and await stream.read(_BUFFER_BYTES):
                         pass
-    if process.stdin is not None and 0 not in protocol.lost:
-        process.stdin.transport.abort()
+    if process.stdin is not None:
+        pipe = process.stdin.transport
+        # One that closes by itself, and has nothing to write any more, must not be told to: asyncio falls over it.
+        if not pipe.is_closing() or pipe.get_write_buffer_size():
+            pipe.abort()
     transport.close()
     _own.discard(process.pid)

@@ -8,6 +8,8 @@ SECRETS = "integration/api/test_secret_outputs.py"
 EMIT = "integration/api/test_emit.py"
 PERMISSIONS = "integration/api/test_permissions.py"
 ENTRIES = "integration/caches/test_entries.py"
+LIMITS = "integration/caches/test_artifact_limits.py"
+ARTIFACTS = "integration/caches/test_artifacts.py"
 UPLOADS = "integration/caches/test_uploads.py"
 CACHES = "src/kici/orchestrator/caches"
 
@@ -21,6 +23,7 @@ MUTATIONS = (
             f"{SECRETS}::test_only_what_the_last_attempt_handed_over_counts",
             f"{EMIT}::test_an_attempt_that_is_over_emits_nothing",
             f"{ENTRIES}::test_an_attempt_that_is_over_saves_nothing",
+            f"{ARTIFACTS}::test_an_attempt_that_is_over_makes_nothing_visible",
         ),
     ),
     Mutation(
@@ -108,6 +111,30 @@ MUTATIONS = (
         (f"{UPLOADS}::test_of_another_attempt_and_of_another_job_there_is_no_such_upload",),
     ),
     Mutation(
+        "two-artifacts-take-the-same-room",
+        f"{STORE}/artifact_quota.py",
+        "select pg_advisory_xact_lock(",
+        "select (",
+        (
+            f"{LIMITS}::test_of_two_uploads_that_end_at_once_only_what_fits_is_kept",
+            f"{LIMITS}::test_of_two_uploads_that_ask_for_the_same_room_one_gets_it",
+        ),
+    ),
+    Mutation(
+        "artifacts-are-published-over-the-quota",
+        f"{CACHES}/artifacts.py",
+        "if size > room.bytes:",
+        "if size < 0:",
+        (f"{LIMITS}::test_of_two_uploads_that_end_at_once_only_what_fits_is_kept",),
+    ),
+    Mutation(
+        "what-is-being-sent-is-not-counted",
+        f"{CACHES}/artifact_limits.py",
+        "if sending else NOTHING",
+        "if not sending else NOTHING",
+        (f"{LIMITS}::test_uploads_that_nobody_completes_never_fill_the_store_beyond_the_quota",),
+    ),
+    Mutation(
         "an-upload-is-completed-twice",
         f"{CACHES}/uploads.py",
         "if held.state != OPEN:",
@@ -124,8 +151,8 @@ MUTATIONS = (
     Mutation(
         "parts-may-be-of-any-length",
         f"{CACHES}/parts.py",
-        "                if size > limit:\n",
-        "                if size < 0:\n",
+        "        if size > limit:\n",
+        "        if size < 0:\n",
         (f"{UPLOADS}::test_a_part_has_a_number_from_0_and_at_most_so_many_bytes",),
     ),
 )

@@ -53,13 +53,6 @@ MUTATIONS = (
         (f"{WRITER}::test_a_log_is_not_closed_while_a_chunk_of_it_is_stored",),
     ),
     Mutation(
-        "artifacts-of-older-attempts-become-visible",
-        f"{STORE}/artifacts.py",
-        "where job_id = $1 and attempt = $2 and status in ('running', 'recovering', 'cancelling') for share",
-        "where job_id = $1 and $2::int > 0 and status in ('running', 'recovering', 'cancelling') for share",
-        (f"{ARTIFACTS}::test_an_attempt_that_is_over_makes_nothing_visible",),
-    ),
-    Mutation(
         "an-artifacts-name-is-given-twice",
         f"{STORE}/artifacts.py",
         "on conflict (run_id, name) do nothing",

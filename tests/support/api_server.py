@@ -31,6 +31,7 @@ from kici.orchestrator.api import (
     uploads,
     workflows,
 )
+from kici.orchestrator.caches import artifact_limits
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts as StoredParts
@@ -43,7 +44,8 @@ from kici.orchestrator.logs.compact import Settings as CompactSettings
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.tail import RunFeed
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.secrets.job_outputs import SecretOutputs
 from kici.orchestrator.secrets.key_ring import KeyRing
 from kici.orchestrator.services import Stage, run_stages
@@ -82,7 +84,7 @@ class _NoWakes:
 
 
 class Parts(Struct):
-    objects: ObstoreObjects
+    objects: Objects
     writer: LogWriter
     notifier: Notifier
     compactor: CompactLogs
@@ -107,7 +109,7 @@ async def serve(
     objects = open_objects(storage or Settings(storage_fs_path=folder / "objects"))
     access, notifier, listener, lifecycle = Access(pool), Notifier(pool), Listener(database_url), Lifecycle()
     stored = StoredParts(objects, direct=True)
-    artifact_store = Artifacts(pool, stored, max_bytes=20_000_000)
+    artifact_store = Artifacts(pool, stored, artifact_limits.Limits(max_bytes=20_000_000))
     cache_store = Caches(pool, stored, Limits(quota_bytes=20_000_000))
     writer = LogWriter(pool, notifier)
     outputs = SecretOutputs(KeyRing({1: bytes(32)}))

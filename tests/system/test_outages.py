@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support import stack
 from tests.support.cut import Cable
+from tests.support.relay import port_of
 from tests.support.stack import Stack
 from tests.system.test_crashes import gated
 
@@ -49,9 +49,7 @@ async def agent(up: Stack, url: str, **env: str) -> AsyncIterator[asyncio.subpro
 async def test_a_network_cut_is_shown_as_recovering_and_loses_nothing() -> None:
     async with stack.running("--no-agent", KICI_HEARTBEAT_S="0.2", KICI_SILENT_S="1") as up:
         gate = up.base / "gate"
-        port = urlsplit(up.url).port
-        assert port
-        async with Cable(port) as cable, agent(up, f"ws://127.0.0.1:{cable.port}/ws", KICI_SANDBOX="false"):
+        async with Cable(port_of(up.url)) as cable, agent(up, f"ws://127.0.0.1:{cable.port}/ws", KICI_SANDBOX="false"):
             run_id = (await up.run_of(await up.push(await up.repository(gated(gate)))))["runId"]
             await up.job(run_id, "gated", "running")
             cable.pull()

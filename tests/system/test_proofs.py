@@ -6,12 +6,12 @@ import asyncio
 import os
 import random
 import signal
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support import stack
 from tests.support.cut import Cable
+from tests.support.relay import port_of
 from tests.support.stack import Stack
 from tests.system.test_crashes import gated
 from tests.system.test_outages import agent
@@ -44,9 +44,7 @@ async def test_a_network_cut_of_20_seconds_loses_no_job() -> None:
     """With the default times: silent after 15 s, back before the 120 s of recovery."""
     async with stack.running("--no-agent") as up:
         gate = up.base / "gate"
-        port = urlsplit(up.url).port
-        assert port
-        async with Cable(port) as cable, agent(up, f"ws://127.0.0.1:{cable.port}/ws", KICI_SANDBOX="false"):
+        async with Cable(port_of(up.url)) as cable, agent(up, f"ws://127.0.0.1:{cable.port}/ws", KICI_SANDBOX="false"):
             run_id = (await up.run_of(await up.push(await up.repository(gated(gate)))))["runId"]
             await up.job(run_id, "gated", "running")
             cable.pull()

@@ -49,6 +49,8 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         ("KICI_STORAGE_TYPE", "gcs", "KICI_STORAGE_TYPE: 'gcs' is neither `filesystem` nor `s3`"),
         ("KICI_STORAGE_TYPE", "s3", "KICI_STORAGE_BUCKET is required when KICI_STORAGE_TYPE is s3"),
         ("KICI_STORAGE_FS_PATH", "objects", "KICI_STORAGE_FS_PATH must be an absolute path"),
+        ("KICI_ARTIFACTS_PER_RUN", "0", "KICI_ARTIFACTS_PER_RUN must be more than 0"),
+        ("KICI_ARTIFACT_QUOTA_BYTES", "1000", "KICI_ARTIFACT_MAX_BYTES: one artifact could be larger (5,368,709,120"),
         ("KICI_LOG_LEVEL", "loud", "KICI_LOG_LEVEL: 'loud' is none of debug, info"),
         ("KICI_BASE_PATH", "kici", "KICI_BASE_PATH must begin with /"),
     ],

@@ -3,7 +3,8 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from urllib.parse import quote
 
 import msgspec
@@ -23,13 +24,14 @@ async def upload(api: JobApi, name: str, data: AsyncIterator[bytes]) -> None:
         raise TransferFailed(f"{what}: {refused}")
 
 
-async def download(api: JobApi, name: str) -> AsyncIterator[bytes]:
+async def download(api: JobApi, name: str) -> AsyncGenerator[bytes, None]:
     """Raises `TransferFailed`, also in the middle: then what came so far is not to be used."""
     what = f"artifact {name!r} cannot be read"
     response = await api.repeated("GET", f"artifacts/{quote(name, safe='')}", what)
     found = msgspec.json.decode(response.content, type=Download)
     try:
-        async for piece in downloads.download(api, "artifact", found, what):
-            yield piece
+        async with aclosing(downloads.download(api, "artifact", found, what)) as pieces:
+            async for piece in pieces:
+                yield piece
     except Damaged as error:
         raise TransferFailed(f"artifact {name!r} arrived damaged") from error

@@ -3,7 +3,8 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import msgspec
 
@@ -14,7 +15,7 @@ from kici.agent.upload import upload
 from kici.wire.agent_api import CacheChecked, Download
 
 
-async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
     """The key of the entry that was found, and its bytes, which are to be read to their end. None: there is none.
 
     Raises `TransferFailed`; so does the stream, also at its end, and then what came is not to be used.
@@ -27,10 +28,11 @@ async def fetch(api: JobApi, key: str, restore: tuple[str, ...]) -> tuple[str, A
     return found.name, _entry(api, key, found)
 
 
-async def _entry(api: JobApi, key: str, found: Download) -> AsyncIterator[bytes]:
+async def _entry(api: JobApi, key: str, found: Download) -> AsyncGenerator[bytes, None]:
     try:
-        async for piece in download(api, "cache", found, f"the cache {key!r} cannot be read"):
-            yield piece
+        async with aclosing(download(api, "cache", found, f"the cache {key!r} cannot be read")) as pieces:
+            async for piece in pieces:
+                yield piece
     except Damaged as error:
         raise TransferFailed(await _damage(api, key, found.entry)) from error
 
@@ -47,6 +49,6 @@ async def _damage(api: JobApi, key: str, entry: str) -> str:
 async def save(api: JobApi, key: str, data: AsyncIterator[bytes]) -> str:
     """Why it was not kept, in words; empty = it was. Raises `TransferFailed`.
 
-    `data` is read to its end also where it is for nothing: a key that exists is not sent.
+    Of a key that exists `data` is not begun.
     """
     return await upload(api, "cache", key, data, f"the cache {key!r} was not saved")

@@ -34,7 +34,6 @@ from kici.wire.runner import (
     MAX_SECRET_CHARS,
     Annotated,
     ArtifactBegin,
-    ArtifactData,
     ArtifactEnd,
     ArtifactFetch,
     CacheBegin,
@@ -384,7 +383,7 @@ class Execution:
             case SecretOutput():
                 self._count_mask()
                 await self._transfers.heard(message)
-            case ArtifactBegin() | ArtifactData() | ArtifactEnd() | ArtifactFetch():
+            case ArtifactBegin() | ArtifactEnd() | ArtifactFetch():
                 await self._transfers.heard(message)
             case CacheBegin() | CacheFetch() | Emit():
                 await self._transfers.heard(message)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kici import authorities
 from kici.agent.errors import Damaged, NoAnswer, TransferFailed
 from kici.agent.job_api import TIMEOUT_S, JobApi, answers, check
 from kici.wire.agent_api import PartRange, PartUrls
@@ -32,8 +33,8 @@ _MAX_ANSWER: Final = 65_536
 """Bytes of what a store answers to a PUT that are read."""
 
 
-Carry = Callable[[str], Awaitable[tuple[bytes | None, int]]]
-"""Carries one part to or from an address: what came, `b""` for a part that was sent, or None with the status."""
+Carry = Callable[[str], Awaitable[tuple[list[bytes] | None, int]]]
+"""Carries one part to or from an address: what came, nothing for a part that was sent, or None with the status."""
 
 
 class PartCarrier:
@@ -62,7 +63,11 @@ class PartCarrier:
         httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = PIECE_BYTES
         self._client = await self._ends.enter_async_context(self._api.client())
         self._store = await self._ends.enter_async_context(
-            httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S), follow_redirects=False)
+            httpx.AsyncClient(
+                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S),
+                follow_redirects=False,
+                verify=authorities.context("https:"),
+            )
         )
         return self
 
@@ -85,8 +90,8 @@ class PartCarrier:
             client=self._client,
         )
 
-    async def fetch(self, number: int, length: int) -> bytes:
-        """Exactly so many bytes. Raises `Damaged` if there are others, or none; `TransferFailed`."""
+    async def fetch(self, number: int, length: int) -> list[bytes]:
+        """Exactly so many bytes, in pieces. Raises `Damaged` if there are others, or none; `TransferFailed`."""
         data = await self._straight(number, partial(self._fetch_straight, length=length))
         if data is not None:
             return data
@@ -108,7 +113,7 @@ class PartCarrier:
 
     # ── straight to the object store ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _straight(self, number: int, carry: Carry) -> bytes | None:
+    async def _straight(self, number: int, carry: Carry) -> list[bytes] | None:
         """None: it has to go through the orchestrator."""
         import httpx
 
@@ -145,7 +150,7 @@ class PartCarrier:
             await asyncio.sleep(pause_s)
         return None
 
-    async def _send_straight(self, url: str, *, data: Sequence[bytes | bytearray]) -> tuple[bytes | None, int]:
+    async def _send_straight(self, url: str, *, data: Sequence[bytes | bytearray]) -> tuple[list[bytes] | None, int]:
         headers = {"content-length": str(_size(data))}
         async with self._store.stream("PUT", url, content=_pieces(data), headers=headers) as response:
             read = 0
@@ -153,9 +158,9 @@ class PartCarrier:
                 read += len(piece)
                 if read > _MAX_ANSWER:
                     break
-            return (b"" if response.is_success else None), response.status_code
+            return ([] if response.is_success else None), response.status_code
 
-    async def _fetch_straight(self, url: str, *, length: int) -> tuple[bytes | None, int]:
+    async def _fetch_straight(self, url: str, *, length: int) -> tuple[list[bytes] | None, int]:
         async with self._store.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
             if not response.is_success:
                 return None, response.status_code
@@ -199,15 +204,16 @@ class PartCarrier:
             why=why,
         )
 
-    async def _whole(self, response: httpx.Response, length: int) -> bytes:
-        data = bytearray()
+    async def _whole(self, response: httpx.Response, length: int) -> list[bytes]:
+        data, missing = [], length
         async for piece in response.aiter_raw():
-            data += piece
-            if len(data) > length:
+            data.append(piece)
+            missing -= len(piece)
+            if missing < 0:
                 break
-        if len(data) != length:
+        if missing:
             raise Damaged(f"{self._what}: a part of it has not the {length:,} bytes that were saved")
-        return bytes(data)
+        return data
 
 
 async def _pieces(data: Sequence[bytes | bytearray]) -> AsyncIterator[bytes]:

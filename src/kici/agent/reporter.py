@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from kici.agent import artifacts, caches, told
@@ -99,10 +99,10 @@ class Reporter:
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         await artifacts.upload(self._api, name, data)
 
-    def download(self, name: str) -> AsyncIterator[bytes]:
+    def download(self, name: str) -> AsyncGenerator[bytes, None]:
         return artifacts.download(self._api, name)
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         return await caches.fetch(self._api, key, restore)
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:

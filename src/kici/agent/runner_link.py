@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from kici.runner.link import HostLink
+from kici.runner.link import NONE, HostLink
 from kici.wire.codec import UnreadableMessage
 from kici.wire.runner import FromHost, FromRunner, Ping, Pong
 
@@ -30,8 +30,9 @@ class RunnerLink:
         """It goes when there is room."""
         self._end.push(message)
 
-    async def send(self, message: FromHost) -> None:
-        await self._end.post(message)
+    async def send(self, message: FromHost, descriptor: int = NONE) -> None:
+        """With a descriptor, which is ours from now on."""
+        await self._end.post(message, descriptor)
 
     async def receive(self) -> FromRunner | None:
         """None if the runner has closed the socket, also in the middle of a message. Raises `UnreadableMessage`."""

@@ -1,11 +1,16 @@
-"""What a runner asks of the host and is answered: artifacts and caches on their way, secret outputs, events."""
+"""What a runner asks of the host and is answered: artifacts and caches on their way, secret outputs, events.
+
+Their bytes come and go through pipes, one for each, so that a slow one holds up nothing else. A pipe is made by us and
+only when it is needed: what is refused, or is there already, the runner does not even pack.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,36 +18,40 @@ from kici.agent.handed_over import MAX_SECRET_BYTES, HandedOver, refuse_key
 from kici.agent.step_order import ProtocolBroken
 from kici.engine.lockfile import Level
 from kici.errors import KiciError
+from kici.runner import pipes
+from kici.runner.link import NONE
 from kici.wire.runner import (
     ArtifactBegin,
-    ArtifactData,
     ArtifactEnd,
     ArtifactFetch,
     CacheBegin,
     CacheFetch,
     Emit,
     FromHost,
+    Pipe,
     Reply,
     SecretOutput,
 )
 
 MAX_AT_ONCE = 40
 """Requests that are not answered yet; several steps of a parallel group may ask at the same time."""
-PIECE_BYTES = 262_144
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ +@=,()-]{0,199}")
-_AHEAD = 8
-"""Pieces of an upload that wait to be kept."""
 
-Request = ArtifactBegin | ArtifactData | ArtifactEnd | ArtifactFetch | CacheFetch | CacheBegin | SecretOutput | Emit
+Request = ArtifactBegin | ArtifactEnd | ArtifactFetch | CacheFetch | CacheBegin | SecretOutput | Emit
+
+
+class Send(Protocol):
+    async def __call__(self, message: FromHost, descriptor: int = NONE) -> None:
+        """With a descriptor, whose owner it becomes. Raises `OSError` when the runner is gone."""
 
 
 class Keeper(Protocol):
     """Each raises `KiciError` or `OSError` with a message for the step."""
 
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None: ...
-    def download(self, name: str) -> AsyncIterator[bytes]: ...
+    def download(self, name: str) -> AsyncGenerator[bytes, None]: ...
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         """The key that was found, by the key itself or else by the first prefix that finds one, and its data."""
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:
@@ -63,15 +72,11 @@ class BrokenOff(KiciError):
     status = 422
 
 
-class _Pieces(asyncio.Queue[bytes | BrokenOff | None]):
-    """Of one upload; None is its end."""
-
-
 class Transfers:
     def __init__(
         self,
         keeper: Keeper,
-        send: Callable[[FromHost], Awaitable[None]],
+        send: Send,
         refusal: Callable[[str, Level], str] = lambda kind, level: "",
     ) -> None:
         """`refusal`: why the job may not do something, see `engine.permissions`. An orchestrator asks that itself; here
@@ -80,24 +85,22 @@ class Transfers:
         self._send = send
         self._refusal = refusal
         self._handed_over = HandedOver()
-        self._uploads: dict[int, _Pieces] = {}
+        self._uploads: dict[int, asyncio.Future[bool]] = {}
+        """Whose pipe the runner has: it will say whether it has written all of it."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._last = -1
         """Requests are numbered upwards, so that an answered one is not taken for a new one."""
 
     async def heard(self, message: Request) -> None:
-        """Waits while an upload is slow to be kept. Raises `ProtocolBroken`."""
+        """Raises `ProtocolBroken`."""
         request = message.request
         match message:
-            case ArtifactData(data=data):
-                if request not in self._uploads or len(data) > PIECE_BYTES:
-                    raise ProtocolBroken(f"it sent {len(data):,} bytes of an artifact that it does not upload")
-                await self._uploads[request].put(data)
-                return
             case ArtifactEnd(broken=broken):
                 if request not in self._uploads:
                     raise ProtocolBroken("it sent the end of an artifact that it does not upload")
-                await self._uploads.pop(request).put(BrokenOff("it was not sent to its end") if broken else None)
+                whole = self._uploads.pop(request)
+                if not whole.done():
+                    whole.set_result(not broken)
                 return
         self._check_new(request)
         match message:
@@ -156,25 +159,25 @@ class Transfers:
 
         self._tasks[request] = asyncio.create_task(answered())
 
-    def _take(
-        self, request: int, refused: str, keep: Callable[[AsyncIterator[bytes]], Awaitable[None]]
-    ) -> Coroutine[Any, Any, Reply]:
-        pieces = _Pieces(_AHEAD)
-        self._uploads[request] = pieces  # now: what is sent next may be heard before the coroutine has begun
+    async def _take(self, request: int, refused: str, keep: Callable[[AsyncIterator[bytes]], Awaitable[None]]) -> Reply:
+        if not refused:
+            async with aclosing(self._taken(request)) as data:
+                await keep(data)
+        return Reply(request, refused)
 
-        async def take() -> Reply:
-            stream, error = _stream(pieces), refused
-            if not refused:
-                try:
-                    await keep(stream)
-                except (KiciError, OSError) as failure:
-                    error = str(failure)
-            with suppress(BrokenOff):
-                async for _ in stream:  # what a refused upload still sends
-                    pass
-            return Reply(request, error)
-
-        return take()
+    async def _taken(self, request: int) -> AsyncGenerator[bytes, None]:
+        """What is uploaded. Raises `BrokenOff`: whoever keeps it drops what has come."""
+        source, target = pipes.make()
+        try:
+            whole = self._uploads[request] = asyncio.get_running_loop().create_future()
+            await self._send(Pipe(request), target)
+            # Its end: a runner that says so has written all before, also where somebody else keeps the pipe open.
+            while piece := await pipes.read(source, unless=whole):
+                yield piece
+            if not await whole:
+                raise BrokenOff("it was not sent to its end")
+        finally:
+            os.close(source)
 
     async def _give(self, request: int, name: str) -> Reply:
         error = self._refusal("artifacts", Level.READ) or _refusal(name)
@@ -192,10 +195,20 @@ class Transfers:
         await self._send_all(request, data)
         return Reply(request, value=found_key)
 
-    async def _send_all(self, request: int, data: AsyncIterator[bytes]) -> None:
-        async for piece in data:
-            for start in range(0, len(piece), PIECE_BYTES):
-                await self._send(ArtifactData(request, piece[start : start + PIECE_BYTES]))
+    async def _send_all(self, request: int, data: AsyncGenerator[bytes, None]) -> None:
+        target = NONE
+        try:
+            async with aclosing(data):
+                async for piece in data:
+                    if target == NONE:
+                        source, target = pipes.make()
+                        await self._send(Pipe(request), source)
+                    await pipes.write(target, piece)
+        except BrokenPipeError:  # the runner wants no more, and knows why
+            return
+        finally:
+            if target != NONE:
+                os.close(target)
 
     async def _keep_secret(self, request: int, name: str, value: str) -> Reply:
         error = self._refusal("secret_outputs", Level.WRITE) or self._handed_over.refuse_secret(name, value)
@@ -207,14 +220,6 @@ class Transfers:
         if error := self._refusal("events", Level.WRITE) or self._handed_over.refuse_event(name, payload):
             return Reply(request, error)
         return Reply(request, value=await self._keeper.emit(name, payload, key))
-
-
-async def _stream(pieces: _Pieces) -> AsyncIterator[bytes]:
-    """Raises `BrokenOff`: whoever keeps it drops what has come."""
-    while (piece := await pieces.get()) is not None:
-        if isinstance(piece, BrokenOff):
-            raise piece
-        yield piece
 
 
 def _refusal(name: str) -> str:

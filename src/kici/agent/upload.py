@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ import msgspec
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
 from kici.agent.part_carrier import PIECE_BYTES, PartCarrier
+from kici.agent.part_digest import PartDigest
 from kici.wire.agent_api import UploadBegin, UploadBegun, UploadComplete, UploadDone
 
 IN_FLIGHT: Final = 2
@@ -29,14 +29,12 @@ async def upload(
     """Why it was not kept, in words; empty = it was, whole. Raises `TransferFailed`: `what` is the beginning of its
     sentence.
 
-    `data` is read to its end also where it is for nothing: what is there already is not sent.
+    `data` is not begun where it would be for nothing.
     """
     begin = msgspec.json.encode(UploadBegin(kind, name))
     response = await api.repeated("POST", "uploads", what, content=begin, headers=_JSON)
     begun = msgspec.json.decode(response.content, type=UploadBegun)
     if not begun.upload_id:
-        async for _ in data:
-            pass
         return begun.reason
     path = f"uploads/{begun.upload_id}"
     try:
@@ -53,8 +51,7 @@ async def upload(
 
 
 async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: int) -> UploadComplete:
-    """A failure is raised between two pieces of `data`, never inside it: the caller reads the rest."""
-    digest, size, number = hashlib.sha256(), 0, 0
+    digest, size, number = PartDigest(), 0, 0
     gathered: list[bytes | bytearray] = []
     missing = part_bytes
     """Of the part that is gathered."""
@@ -64,12 +61,12 @@ async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: in
         nonlocal number
         while len(sending) >= IN_FLIGHT:
             await sending.popleft()
+        await digest.add(part)
         sending.append(asyncio.create_task(carrier.send(number, part)))
         number += 1
 
     try:
         async for piece in data:
-            digest.update(piece)
             size += len(piece)
             while len(piece) >= missing:
                 await send([*gathered, piece[:missing]])
@@ -86,8 +83,8 @@ async def _send(carrier: PartCarrier, data: AsyncIterator[bytes], part_bytes: in
     finally:
         for task in sending:
             task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
-    return UploadComplete(size, digest.hexdigest(), number)
+        await asyncio.gather(*sending, digest.close(), return_exceptions=True)
+    return UploadComplete(size, await digest.hexdigest(), number)
 
 
 def _add(gathered: list[bytes | bytearray], piece: bytes) -> None:

@@ -50,7 +50,14 @@ from kici.orchestrator.api import (
     sources as source_routes,
 )
 from kici.orchestrator.bridges import AgentTokens, CloneLogins
-from kici.orchestrator.caches import end_uploads, entries, expire_artifacts, sweep_caches, sweep_uploads
+from kici.orchestrator.caches import (
+    artifact_limits,
+    end_uploads,
+    entries,
+    expire_artifacts,
+    sweep_caches,
+    sweep_uploads,
+)
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.end_uploads import EndUploads
 from kici.orchestrator.caches.entries import Caches
@@ -96,7 +103,7 @@ from kici.orchestrator.maintenance.repair_concurrency import RepairConcurrency
 from kici.orchestrator.maintenance.requeue_unacknowledged import RequeueUnacknowledged
 from kici.orchestrator.maintenance.settle_overdue import SettleOverdue
 from kici.orchestrator.maintenance.stop_overdue_jobs import StopOverdueJobs
-from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.pipeline import payloads
 from kici.orchestrator.pipeline import service as pipeline
 from kici.orchestrator.pipeline.lock_files import LockFiles
@@ -247,7 +254,13 @@ async def serve(settings: Settings) -> None:
         # ── logs, artifacts, live views
         feed = RunFeed(listener)
         stored = StoredParts(objects, direct=settings.storage_direct)
-        artifact_store = Artifacts(pool, stored)
+        artifact_store = Artifacts(
+            pool,
+            stored,
+            artifact_limits.Limits(
+                settings.artifact_max_bytes, settings.artifacts_per_run, settings.artifact_quota_bytes
+            ),
+        )
         artifact_ttl = timedelta(milliseconds=settings.artifact_ttl_ms) or None
         cache_ttl = timedelta(milliseconds=settings.user_cache_ttl_ms)
         cache_store = Caches(pool, stored, entries.Limits(settings.user_cache_quota_bytes, cache_ttl))

@@ -46,6 +46,9 @@ POSITIVE: Final = (
     "event_router_rate_limit_per_workflow_per_minute",
     "user_cache_quota_bytes",
     "user_cache_ttl_ms",
+    "artifact_max_bytes",
+    "artifacts_per_run",
+    "artifact_quota_bytes",
 )
 
 
@@ -128,6 +131,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of all cache entries of a repository, and of one entry."""
     user_cache_ttl_ms: int = 604_800_000
     """A cache entry that no job has found for so long goes."""
+    artifact_max_bytes: int = 5_368_709_120
+    """Of one artifact."""
+    artifacts_per_run: int = 500
+    artifact_quota_bytes: int = 107_374_182_400
+    """Of all artifacts of a repository; what pull requests may take of it is a share."""
     artifact_ttl_ms: int = 7_776_000_000
     """Since an artifact was made; 0 = it stays for ever."""
     log_retention_hours: int = 24
@@ -175,6 +183,11 @@ def _contradictions(settings: Settings) -> typing.Iterator[str]:
         yield f"KICI_STORAGE_TYPE: {settings.storage_type!r} is neither `filesystem` nor `s3`"
     if settings.storage_type == "s3" and not settings.storage_bucket:
         yield "KICI_STORAGE_BUCKET is required when KICI_STORAGE_TYPE is s3"
+    if 0 < settings.artifact_quota_bytes < settings.artifact_max_bytes:
+        yield (
+            f"KICI_ARTIFACT_MAX_BYTES: one artifact could be larger ({settings.artifact_max_bytes:,} bytes) than what"
+            f" all may take ({settings.artifact_quota_bytes:,}): lower it, or raise KICI_ARTIFACT_QUOTA_BYTES"
+        )
     if settings.storage_fs_path is not None and not settings.storage_fs_path.is_absolute():
         yield "KICI_STORAGE_FS_PATH must be an absolute path"
     if not settings.base_path.startswith("/"):

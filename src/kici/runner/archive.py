@@ -7,14 +7,16 @@ before compression are plain `tar`: the first bytes tell.
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from kici.runner.program import ArtifactFailed, Meter, Program
+from kici.runner import pipes
+from kici.runner.pipes import Flow, TooMuch
+from kici.runner.program import ArtifactFailed, Program, Programs
 from kici.runner.zstd import LEVEL, MEMORY_BYTES
 
 SCRATCH_PREFIX = ".kici-unpacking-"
@@ -25,83 +27,75 @@ MAX_RATIO = 100
 """An archive may unpack to `FREE_BYTES` and `MAX_RATIO` times what has come of it: a bomb is stopped soon."""
 _RECORDS = "--blocking-factor=512"
 """What `tar` reads and writes at once: 256 KiB; by itself it would be 10, and wake the next program as often."""
+_TOTAL = re.compile(r"^Total bytes written: ([0-9]+) ", re.MULTILINE)
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-async def pack(directory: str, members: Sequence[str]) -> AsyncIterator[bytes]:
-    """Raises `ArtifactFailed`, also for what `unpack` would refuse for its size."""
-    tar = Program(
-        ["tar", "--create", "--file=-", "--format=posix", "--pax-option=delete=atime,delete=ctime", "--sparse",
-         _RECORDS, f"--directory={directory}", "--null", "--verbatim-files-from", "--files-from=-"]
-    )  # fmt: skip
-    zstd: Program | None = None
-    meter: Meter | None = None
-    writing: asyncio.Task[None] | None = None
-    made = 0
-    try:
-        zstd = Program(_zstd())
-        meter = tar.into(zstd, lambda: sys.maxsize)
-        writing = asyncio.create_task(tar.write_all(b"".join(os.fsencode(member) + b"\0" for member in members)))
-        while piece := await zstd.read():
-            made += len(piece)
-            yield piece
-        await writing
+async def pack(directory: str, members: Sequence[str], target: int) -> None:
+    """Into the pipe `target`, which stays open.
+
+    Raises `ArtifactFailed`, also for what `unpack` would refuse for its size, and `BrokenPipeError` if nobody reads.
+    """
+    names = b"".join(os.fsencode(member) + b"\0" for member in members)
+    archive = Flow()
+    async with Programs() as programs:
+        tar = programs.start(
+            ["tar", "--create", "--file=-", "--format=posix", "--pax-option=delete=atime,delete=ctime", "--sparse",
+             "--totals", _RECORDS, f"--directory={directory}", "--null", "--verbatim-files-from", "--files-from=-"]
+        )  # fmt: skip
+        zstd = programs.start(_zstd(), source=tar)
+        programs.feed(tar, pipes.write(tar.input, names))
+        await archive.run(zstd.output, target)
+        await programs.fed()
         await tar.check()
         await zstd.check()
-        if meter.bytes > _allowed(made):
-            raise ArtifactFailed(
-                f"{meter.bytes:,} bytes of files become {made:,}: such an archive would be refused as a bomb"
-            )
-    finally:
-        await _close(tar, zstd, meter)
-        if writing is not None:
-            await asyncio.wait([writing])  # the names of a tar that is gone
+        total = _TOTAL.search(tar.said())
+    if total is None or int(total[1]) > _allowed(archive.bytes):
+        files = f"{int(total[1]):,}" if total else "an unknown number of"
+        raise ArtifactFailed(
+            f"{files} bytes of files become {archive.bytes:,}: such an archive would be refused as a bomb"
+        )
 
 
-async def unpack(data: AsyncIterator[bytes], directory: str) -> bool:
-    """Into an empty directory. False if there is no data at all. Raises `ArtifactFailed`; what `data` raises comes out.
+async def unpack(source: int, directory: str) -> bool:
+    """From the pipe `source`, into an empty directory. False if there is no data at all. Raises `ArtifactFailed`.
 
     Whatever the archive says, nothing outside the directory is touched, and inside there are files, directories and
     symbolic links only, with plain permissions, of the user that runs this.
     """
-    pieces = aiter(data)
     head = b""
-    while len(head) < len(_MAGIC) and (piece := await anext(pieces, b"")):
+    while len(head) < len(_MAGIC) and (piece := await pipes.read(source, len(_MAGIC) - len(head))):
         head += piece
     if not head:
         return False
-    tar = Program(
-        ["tar", "--extract", "--file=-", _RECORDS, f"--directory={directory}", "--no-same-owner",
-         "--no-same-permissions"],
-        discard_output=True,
-    )  # fmt: skip
-    zstd: Program | None = None
-    meter: Meter | None = None
-    came = len(head)
-    try:
+    async with Programs() as programs:
+        tar = programs.start(
+            ["tar", "--extract", "--file=-", _RECORDS, f"--directory={directory}", "--no-same-owner",
+             "--no-same-permissions"],
+            discard_output=True,
+        )  # fmt: skip
         tar.limit_files(MAX_FILE_BYTES)
-        if head.startswith(_MAGIC):
-            zstd = Program(_zstd("-d"))
-            meter = zstd.into(tar, lambda: _allowed(came))
-        first = zstd or tar
-        await first.write(head)
-        async for piece in pieces:
-            came += len(piece)
-            await first.write(piece)
-            if meter is not None and meter.is_over:
-                break
-        first.close_input()
-        if meter is not None:
-            await meter.ended()
-        if meter is not None and meter.is_over:
-            raise ArtifactFailed(f"the archive is a bomb: {came:,} bytes of it became {meter.bytes:,}")
-        if zstd is not None:
-            await zstd.check(may_be_cut=True)
+        if head == _MAGIC:
+            await _decompress(programs, source, head, tar)
+        else:
+            programs.feed(tar, Flow().run(source, tar.input, head))
+            await programs.fed()
         await tar.check()
-    finally:
-        await _close(tar, zstd, meter)
     refuse_special(directory)
     return True
+
+
+async def _decompress(programs: Programs, source: int, head: bytes, tar: Program) -> None:
+    zstd = programs.start(_zstd("-d"))
+    archive = Flow()
+    files = Flow(lambda: _allowed(archive.bytes))
+    programs.feed(zstd, archive.run(source, zstd.input, head))
+    programs.feed(tar, files.run(zstd.output, tar.input), zstd)
+    try:
+        await programs.fed()
+    except TooMuch:
+        raise ArtifactFailed(f"the archive is a bomb: {archive.bytes:,} bytes of it became {files.bytes:,}") from None
+    await zstd.check(may_be_cut=True)
 
 
 @contextmanager
@@ -153,11 +147,3 @@ def _zstd(*options: str) -> list[str]:
 
 def _allowed(came: int) -> int:
     return FREE_BYTES + MAX_RATIO * came
-
-
-async def _close(tar: Program, zstd: Program | None, meter: Meter | None) -> None:
-    await tar.close()
-    if zstd is not None:
-        await zstd.close()
-    if meter is not None:
-        await meter.ended()

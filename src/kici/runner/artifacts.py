@@ -6,6 +6,7 @@ import asyncio
 import glob
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from kici.runner.archive import pack, scratch, unpack
 from kici.runner.placing import lay_over
@@ -26,7 +27,7 @@ class Artifacts:
         async def upload() -> None:
             several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
             members = _members(self._root, [os.fspath(path) for path in several])
-            await self._transfers.store(name, pack(self._root, [os.path.join(".", member) for member in members]))
+            await self._transfers.store(name, partial(pack, self._root, [os.path.join(".", one) for one in members]))
 
         return Doing(self._activity, upload)
 
@@ -35,7 +36,7 @@ class Artifacts:
             directory = os.path.join(self._root, into)
             os.makedirs(directory, exist_ok=True)
             with scratch(directory) as top:
-                await unpack(self._transfers.fetch(name), top)
+                await self._transfers.fetch(name, partial(unpack, directory=top))
                 unpacked = await asyncio.to_thread(lay_over, top, directory)
             return [os.path.normpath(os.path.join(into, path)) for path in unpacked]
 

@@ -11,6 +11,7 @@ import platform
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 
 from kici.engine import templates
@@ -36,13 +37,12 @@ class CacheFiles:
 
     async def restore(self, key: str, paths: Sequence[str], prefixes: Sequence[str]) -> str:
         """The key of the entry that was restored; empty if there was none. Raises `ArtifactFailed`."""
-        found: list[str] = []
         with scratch(self._beside(paths)) as top:
-            await unpack(self._transfers.fetch_cache(key, prefixes, found), top)
+            found = await self._transfers.fetch_cache(key, prefixes, partial(unpack, directory=top))
             if found:  # only now: an archive that was cut off touches nothing
                 moves = [(os.path.join(top, _member(path)), *self._place(path)) for path in paths]
                 await asyncio.to_thread(replace, moves)
-        return found[0] if found else ""
+        return found
 
     def _beside(self, paths: Sequence[str]) -> str:
         """Where to unpack: on the file system of what is restored, or the move would be a copy."""
@@ -65,7 +65,7 @@ class CacheFiles:
             missing = ", ".join(path for path, member in zip(paths, members, strict=True) if member not in there)
             if not there:
                 raise ArtifactFailed(f"{key} was not saved: {missing} is not there")
-            await self._transfers.save_cache(key, pack(top, there))
+            await self._transfers.save_cache(key, partial(pack, top, there))
             return missing
 
     def _digest(self, globs: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from kici.runner.transfers import Transfers
 from kici.runner.workflow import Found
 from kici.sdk.facts import Outcome
 from kici.sdk.steps import Step
-from kici.wire.runner import ArtifactData, Cancel, JobEnded, Ping, Pong, Reply, Start
+from kici.wire.runner import Cancel, JobEnded, Ping, Pipe, Pong, Reply, Start
 
 _STEPS_SHARE = 0.5
 """Of the grace period, for the step that runs, if hooks are to run after it."""
@@ -237,8 +237,8 @@ async def _listen(link: Link, cancelled: Cancelled, transfers: Transfers, job: L
             answers = [asyncio.create_task(link.post(Pong())), *(one for one in answers if not one.done())]
         elif isinstance(message, Cancel):
             cancelled.set(message.reason, failed=message.failed, grace_s=grace_s, for_steps_s=grace_s * share)
-        elif isinstance(message, (Reply, ArtifactData)):
-            await transfers.answered(message)
+        elif isinstance(message, (Reply, Pipe)):
+            transfers.answered(message)
 
 
 def leave_nothing(pid: int = 0) -> None:

@@ -1,26 +1,34 @@
 """Either end of the socket between a runner and its host.
 
-A message is copied as little as can be: many of them are pieces of archives.
+A large message, of output mostly, is copied as little as can be. Descriptors go from the host to the runner only: what
+a runner sends along is dropped by the kernel.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import sys
 import threading
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
+from kici.runner import pipes
 from kici.wire.codec import Codec, UnreadableMessage
 from kici.wire.runner import MAX_BYTES, FromHost, FromRunner, from_host, from_runner
 
 _READ_BYTES = 65_536
 _SEND_AT_ONCE = 16
 """Buffers."""
+NONE = -1
+"""No descriptor."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(array("i").itemsize * 16)
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Out = TypeVar("Out")
 In = TypeVar("In")
@@ -49,7 +57,8 @@ class End(Generic[Out, In]):
         """Of a message whose beginning has come; the rest of it goes to where `_missing` is."""
         self._missing = memoryview(b"")
         self._lock = threading.Lock()
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[tuple[memoryview, int]] = deque()
+        """With the descriptor that goes along, or `NONE`."""
         self._emptied: asyncio.Event | None = None
 
     def send(self, message: Out) -> None:
@@ -60,9 +69,9 @@ class End(Generic[Out, In]):
             poll.register(self._socket, select.POLLOUT)
             poll.poll(1000)
 
-    async def post(self, message: Out) -> None:
-        """`send`, without blocking the loop."""
-        self._add(message)
+    async def post(self, message: Out, descriptor: int = NONE) -> None:
+        """`send`, without blocking the loop; with a descriptor, which is closed here at the latest with this end."""
+        self._add(message, descriptor)
         while not self._flush():
             await self._watched().wait()
 
@@ -81,19 +90,20 @@ class End(Generic[Out, In]):
         poll.register(self._socket, select.POLLIN)
         while (message := self._next()) is None:
             poll.poll()
-            if not self._came(self._socket.recv_into(self._space())):
+            if not self._came(self._take()):
                 return None
         return message
 
     async def read(self) -> In | None:
         """`receive` in a loop, whose other tasks get their turns, however much there is to read."""
-        loop = asyncio.get_running_loop()
         while (message := self._next()) is None:
             if not self._missing:
                 await asyncio.sleep(0)
             try:
-                if not self._came(await loop.sock_recv_into(self._socket, self._space())):
+                if not self._came(self._take()):
                     return None
+            except BlockingIOError:
+                await pipes.readable(self._socket.fileno())
             except ConnectionError:
                 return None
         return message
@@ -115,6 +125,11 @@ class End(Generic[Out, In]):
         if self._emptied is not None:
             self._unwatch(self._emptied)
         self._socket.close()
+        with self._lock:
+            for _, descriptor in self._unsent:
+                if descriptor != NONE:
+                    os.close(descriptor)
+            self._unsent.clear()
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,6 +157,10 @@ class End(Generic[Out, In]):
             self._missing = memoryview(self._body)[here:]
         return None
 
+    def _take(self) -> int:
+        """How many bytes have come into `_space`; 0: no more will. Raises `BlockingIOError`."""
+        return self._socket.recv_into(self._space())
+
     def _space(self) -> memoryview:
         return self._missing or self._buffer
 
@@ -154,27 +173,38 @@ class End(Generic[Out, In]):
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, message: Out) -> None:
+    def _add(self, message: Out, descriptor: int = NONE) -> None:
         body = self._outgoing.encode(message)
         if len(body) > self._max_out:
             raise ValueError(f"a message of {len(body):,} bytes is over the limit of {self._max_out:,}")
         with self._lock:
-            self._unsent += (memoryview(len(body).to_bytes(4, "big")), memoryview(body))
+            self._unsent += ((memoryview(len(body).to_bytes(4, "big")), descriptor), (memoryview(body), NONE))
 
     def _flush(self) -> bool:
         with self._lock:
             try:
                 while self._unsent:
-                    self._sent(self._socket.sendmsg(list(islice(self._unsent, _SEND_AT_ONCE))))
+                    self._sent(self._give())
             except BlockingIOError:
                 return False
         return True
 
+    def _give(self) -> int:
+        """How many bytes of what is unsent have gone. Raises `BlockingIOError`."""
+        first, descriptor = self._unsent[0]
+        if descriptor == NONE:
+            plain = takewhile(lambda one: one[1] == NONE, islice(self._unsent, _SEND_AT_ONCE))
+            return self._socket.sendmsg([view for view, _ in plain])
+        count = self._socket.sendmsg([first], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))])
+        os.close(descriptor)
+        self._unsent[0] = first, NONE
+        return count
+
     def _sent(self, count: int) -> None:
         while count:
-            first = self._unsent.popleft()
+            first, _ = self._unsent.popleft()
             if count < len(first):
-                self._unsent.appendleft(first[count:])
+                self._unsent.appendleft((first[count:], NONE))
             count = max(count - len(first), 0)
 
     def _watched(self) -> asyncio.Event:
@@ -203,6 +233,18 @@ class Link(End[FromRunner, FromHost]):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, from_runner, from_host, max_out=MAX_BYTES, max_in=sys.maxsize)
+        self._descriptors: deque[int] = deque()
+
+    def descriptor(self) -> int:
+        """What came with the `Pipe` that was read; whoever takes it closes it. To be called once for each."""
+        return self._descriptors.popleft()
+
+    def _take(self) -> int:
+        count, ancillary, _, _ = self._socket.recvmsg_into([self._space()], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._descriptors.extend(array("i", data))
+        return count
 
 
 class HostLink(End[FromHost, FromRunner]):

@@ -53,34 +53,50 @@ def replace(moves: Sequence[tuple[str, str, str]]) -> None:
 def lay_over(source: str, target: str) -> list[str]:
     """The files below `source` go to the same places below `target`, over what has their names.
 
-    Returns them, sorted. Raises `ArtifactFailed` (a file is where a directory is to be, or the other way) or `OSError`.
+    A directory that the target does not have goes there whole. Returns the files, sorted. Raises `ArtifactFailed` (a
+    file is where a directory is to be, or the other way: nothing has changed) or `OSError`.
     """
-    folders, files = [], []
-    for folder, below, names in os.walk(source):
-        links = [name for name in below if os.path.islink(os.path.join(folder, name))]
-        here = os.path.relpath(folder, source)
-        folders += [os.path.normpath(os.path.join(here, name)) for name in below if name not in links]
-        files += [os.path.normpath(os.path.join(here, name)) for name in names + links]
-    for path in folders:
-        there = os.path.join(target, path)
-        if os.path.lexists(there) and (os.path.islink(there) or not os.path.isdir(there)):
-            raise ArtifactFailed(f"{path!r} is a directory in the archive, and something else where it is to go")
-    for path in files:
-        there = os.path.join(target, path)
-        if os.path.isdir(there) and not os.path.islink(there):
-            raise ArtifactFailed(f"{path!r} is a file in the archive, and a directory where it is to go")
-    modes = []
-    for path in folders:
-        whole, there = os.path.join(source, path), os.path.join(target, path)
-        if not os.path.lexists(there):
-            modes.append((there, stat.S_IMODE(os.lstat(whole).st_mode)))
-            os.mkdir(there)
-        os.chmod(whole, 0o700)
-    for path in files:
-        os.replace(os.path.join(source, path), os.path.join(target, path))
-    for there, mode in reversed(modes):
-        os.chmod(there, mode)
+    files: list[str] = []
+    shared: list[str] = []
+    """Directories that the target has too, and no symbolic link on the way to any of them."""
+    moves: list[tuple[str, bool]] = []
+    """What goes by one rename, and whether it is a directory."""
+    waiting = [("", True)]
+    while waiting:
+        folder, is_shared = waiting.pop()
+        if is_shared:
+            shared.append(folder)
+        with os.scandir(os.path.join(source, folder)) as entries:
+            for entry in entries:
+                path = os.path.join(folder, entry.name)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                there = _mode(os.path.join(target, path)) if is_shared else 0
+                if is_folder and there and not stat.S_ISDIR(there):
+                    raise ArtifactFailed(
+                        f"{path!r} is a directory in the archive, and something else where it is to go"
+                    )
+                if not is_folder and stat.S_ISDIR(there):
+                    raise ArtifactFailed(f"{path!r} is a file in the archive, and a directory where it is to go")
+                if is_folder:
+                    waiting.append((path, bool(there)))
+                else:
+                    files.append(path)
+                if is_shared and not (is_folder and there):
+                    moves.append((path, is_folder))
+    for folder in shared:
+        os.chmod(os.path.join(source, folder), 0o700)
+    for path, is_folder in moves:
+        move = _rename if is_folder else os.replace
+        move(os.path.join(source, path), os.path.join(target, path))
     return sorted(files)
+
+
+def _mode(path: str) -> int:
+    """0 = there is nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def _parent(target: str, top: str) -> str:

@@ -60,8 +60,7 @@ class Ping(Message, frozen=True, tag="ping"):
 
 
 class Reply(Message, frozen=True, tag="reply"):
-    """Answer to `ArtifactEnd`, `SecretOutput` and `Emit`, or the end of an `ArtifactFetch` or `CacheFetch`. `error` is
-    empty when it went well."""
+    """The last answer to a request. `error` is empty when it went well."""
 
     request: int
     error: str = ""
@@ -69,11 +68,11 @@ class Reply(Message, frozen=True, tag="reply"):
     """Of an `Emit`: the id of the event. Of a `CacheFetch`: the key that was found, empty = none."""
 
 
-class ArtifactData(Message, frozen=True, tag="artifact.data"):
-    """A piece of an artifact's or a cache's tar stream, both ways; ≤ 256 KiB."""
+class Pipe(Message, frozen=True, tag="pipe"):
+    """One end of a pipe comes with it, as a descriptor (`SCM_RIGHTS`): to write what is uploaded, or to read what is
+    fetched. The host keeps the other end, and no flag of it can be changed from here."""
 
     request: int
-    data: bytes
 
 
 # ── runner → host ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,27 +140,30 @@ class JobEnded(Message, frozen=True, tag="job.ended"):
 
 
 class ArtifactBegin(Message, frozen=True, tag="artifact.begin"):
-    """Upload: followed by `ArtifactData` and `ArtifactEnd`; answered by `Reply`."""
+    """Upload. Answered by `Pipe` if the host wants the data, which `ArtifactEnd` ends; then, or at once, by `Reply`."""
 
     request: int
     name: str
 
 
 class ArtifactEnd(Message, frozen=True, tag="artifact.end"):
+    """Of what was to be written into a `Pipe`, which is closed."""
+
     request: int
     broken: bool = False
     """What was sent is not all: nothing is to be kept of it."""
 
 
 class ArtifactFetch(Message, frozen=True, tag="artifact.fetch"):
-    """Download: answered by `ArtifactData` pieces, then `Reply`."""
+    """Download. Answered by a `Pipe` of its bytes if there are any, then by `Reply`: if that has no error, what came is
+    whole."""
 
     request: int
     name: str
 
 
 class CacheFetch(Message, frozen=True, tag="cache.fetch"):
-    """Restore: answered by `ArtifactData` pieces of the entry, then `Reply` with its key; an empty key = no entry."""
+    """Restore. Answered as an `ArtifactFetch`, by the key that was found; an empty key = no entry."""
 
     request: int
     key: str
@@ -170,8 +172,7 @@ class CacheFetch(Message, frozen=True, tag="cache.fetch"):
 
 
 class CacheBegin(Message, frozen=True, tag="cache.begin"):
-    """Save: followed by `ArtifactData` and `ArtifactEnd`; answered by `Reply`. A key that exists stays as it is, which
-    is no error."""
+    """Save. Answered as an `ArtifactBegin`. A key that exists stays as it is, which is no error."""
 
     request: int
     key: str
@@ -218,7 +219,7 @@ class Emit(Message, frozen=True, tag="emit"):
     """Unique within the job's attempts: the same key emits once."""
 
 
-FromHost = Start | Cancel | Ping | Reply | ArtifactData
+FromHost = Start | Cancel | Ping | Reply | Pipe
 FromRunner = (
     Ready
     | Pong
@@ -228,7 +229,6 @@ FromRunner = (
     | Mask
     | JobEnded
     | ArtifactBegin
-    | ArtifactData
     | ArtifactEnd
     | ArtifactFetch
     | CacheFetch

@@ -17,8 +17,10 @@ from msgspec import structs
 from obstore.store import MemoryStore
 
 from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.objects.contract import InvalidKey, ObjectExists, ObjectNotFound, Objects
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings, SettingsError
 from tests.support.seaweedfs import Served, seaweedfs
 
@@ -80,6 +82,16 @@ async def test_a_stream_of_any_size_comes_back_the_same(objects: Objects, size: 
     assert await objects.size("big") == size
 
 
+@pytest.mark.parametrize("size", [0, 6 * MIB, 17 * MIB + 1])
+async def test_bytes_of_any_size_come_back_the_same_however_large_the_pieces(objects: Objects, size: int) -> None:
+    data = os.urandom(size)
+    await objects.put("big", data, synced=False)
+    pieces = [piece async for piece in objects.read("big")]
+    assert b"".join(pieces) == data
+    if size:
+        assert await collect(objects.read("big", start=MIB - 1, end=2 * MIB + 1)) == data[MIB - 1 : 2 * MIB + 1]
+
+
 async def test_a_part_can_be_read(objects: Objects) -> None:
     await objects.put("k", b"0123456789")
     assert await collect(objects.read("k", start=2, end=5)) == b"234"
@@ -93,6 +105,14 @@ async def test_a_missing_object_is_told_as_such(objects: Objects) -> None:
         await objects.get("none")
     with pytest.raises(ObjectNotFound):
         await collect(objects.read("none"))
+
+
+async def test_what_only_begins_other_keys_is_no_object(objects: Objects) -> None:
+    await objects.put("a/b/c", b"x")
+    assert await objects.size("a/b") is None
+    with pytest.raises(ObjectNotFound):
+        await objects.get("a/b")
+    assert [entry async for entry in objects.list("none")] == []
 
 
 async def test_a_deleted_object_is_gone_and_may_be_deleted_again(objects: Objects) -> None:
@@ -260,10 +280,65 @@ async def test_nothing_of_an_object_remains_in_a_directory_that_was_deleted(tmp_
     assert await objects.get("caches/one/0") == b"again"
 
 
+async def test_objects_of_a_directory_that_empties_while_others_are_put_there_are_not_lost(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path))
+
+    async def come_and_go(number: int) -> None:
+        for _ in range(30):
+            await objects.put(f"a/b/c/{number}", b"x")
+            await objects.delete(f"a/b/c/{number}")
+        await objects.put(f"a/b/c/{number}", b"stays")
+
+    await asyncio.gather(*(come_and_go(number) for number in range(8)))
+    assert [await objects.get(f"a/b/c/{number}") for number in range(8)] == [b"stays"] * 8
+
+
+async def test_a_directory_that_cannot_be_used_is_told_without_its_path(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path / "objects"))
+    (tmp_path / "objects" / "a").symlink_to("a")  # whoever follows it goes round for ever
+    for work in (objects.get, objects.size, objects.delete, lambda key: objects.put(key, b"x")):
+        with pytest.raises(Unavailable) as told:
+            await work("a/b")
+        assert str(tmp_path) not in str(told.value)
+
+
+async def test_a_directory_that_is_gone_is_not_one_without_objects(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path / "objects"))
+    (tmp_path / "objects").rmdir()
+    for work in (objects.get, objects.size, objects.delete):
+        with pytest.raises(Unavailable):
+            await work("a/b")
+    (tmp_path / "objects").touch()
+    with pytest.raises(Unavailable):
+        await objects.size("a/b")
+
+
+async def test_below_an_object_of_a_directory_there_is_none_and_none_can_be_put(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path))
+    await objects.put("a/b", b"x")
+    assert await objects.size("a/b/c") is None
+    await objects.delete("a/b/c")
+    for create in (False, True):
+        with pytest.raises(Unavailable):
+            await objects.put("a/b/c", b"x", create=create)
+    assert await objects.get("a/b") == b"x"
+
+
+async def test_a_read_that_is_given_up_closes_its_file(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path))
+    await objects.put("big", bytes(2 * MIB))
+    before = os.listdir("/proc/self/fd")
+    reading = objects.read("big")
+    assert len(await anext(reading)) < 2 * MIB
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    await reading.aclose()  # type: ignore[attr-defined]
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 KILLED = """
 import asyncio, json, pathlib, sys
 from kici.orchestrator.caches.parts import Parts
-from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings
 
 async def piece():

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from kici.agent import job_limits
 from kici.agent.sandbox import cgroups, podman
 from kici.agent.sandbox.container import ContainerSandbox
 from kici.agent.sandbox.contract import BoxSpec, Limits, SandboxUnavailable
 from kici.agent.sandbox.launch import SOURCE
+from kici.agent.settings import Settings
 from kici.runner.processes import gone
 from tests.support import container_image
 
@@ -165,6 +167,22 @@ def test_an_image_that_cannot_run_jobs_is_refused_with_what_it_lacks(contained: 
         pytest.raises(SandboxUnavailable, match="has no bash"),
     ):
         ContainerSandbox(podman.Options(image, f"lacking{os.getpid()}"))
+
+
+def test_an_agent_asks_podman_once_what_machine_this_is(
+    contained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, podman_s = tmp_path / "calls", tmp_path / "podman"
+    podman_s.write_text(f'#!/bin/sh\necho "$1" >> {calls}\nexec {podman.program()} "$@"\n')
+    podman_s.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job_limits.limited(Settings(orchestrator_url="ws://host", sandbox="container"))
+    ContainerSandbox(podman.Options(options(contained).image, f"once{os.getpid()}"))
+    assert calls.read_text().split().count("info") == 1
+
+    monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))  # what it says may be another now
+    (tmp_path / "containers.conf").write_text('[containers]\nseccomp_profile = "/of/another"\n')
+    assert podman.machine().seccomp == Path("/of/another")
 
 
 def test_an_image_that_is_not_here_is_told_or_pulled_by_the_policy(contained: Any) -> None:

@@ -8,21 +8,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from kici.agent import ca_bundle, checkout, environment, workspace
-from kici.agent.errors import PreparationFailed, SettingsInvalid
+from kici.agent.errors import NoAnswer, PreparationFailed, SettingsInvalid
 from kici.agent.git import Remote
+from kici.agent.job_api import JobApi
 from kici.agent.workspace import Owner
 from kici.engine.events import Event, EventType
-from kici.wire.agent import Checkout
+from kici.wire.agent import Checkout, Dispatch
 from kici.wire.context import JobContext
 from tests.support.certificates import authority
 from tests.support.kici_repository import KiciRepository
 from tests.support.mirrors import no_mirrors
 from tests.support.web import Web
 
+DISPATCH = Dispatch("r", "j", 1, "ci", "build", "build", Checkout("", "", ""), "", "kjt_1")
 OWNERS = [None, Owner(60_999, 60_999)] if os.geteuid() == 0 else [None]
 
 
@@ -61,13 +62,33 @@ async def test_git_believes_the_bundle_and_nobody_without_it(
         assert copy.stat().st_mode & 0o777 == 0o644
 
 
-def test_the_agents_own_requests_believe_it(tls: Web, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_agents_own_requests_believe_it_and_nothing_else_once_it_has_changed(
+    base: Path, tls: Web, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked() -> int:
+        async with JobApi(tls.url, DISPATCH, pauses_s=()).client() as client:
+            return (await client.get(f"{tls.url}/j/context")).status_code
+
     tls.contexts["j"] = b"{}"
-    with pytest.raises(httpx.ConnectError, match="certificate"):
-        httpx.get(f"{tls.url}/j/context")
+    with pytest.raises(NoAnswer, match="certificate"):
+        await asked()
     monkeypatch.setenv("SSL_CERT_FILE", "")
     ca_bundle.use(bundle, os.environ)
-    assert httpx.get(f"{tls.url}/j/context").status_code == 200
+    assert await asked() == 200
+    own = bundle.read_bytes()
+    authority(base / "another.pem")
+    replace(bundle, (base / "another.pem").read_bytes())
+    with pytest.raises(NoAnswer, match="certificate"):
+        await asked()
+    replace(bundle, own)
+    assert await asked() == 200
+
+
+def replace(bundle: Path, content: bytes) -> None:
+    """As an operator does who gets a new one; the clock of the file system goes on in between."""
+    before = bundle.stat().st_mtime_ns
+    bundle.write_bytes(content)
+    os.utime(bundle, ns=(before + 1_000_000, before + 1_000_000))
 
 
 def test_tools_of_jobs_are_told_of_the_copy_unless_the_job_says_otherwise() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,11 +14,14 @@ import structlog
 
 from kici.agent.sandbox.bubblewrap import Bubblewrap
 from kici.agent.sandbox.contract import Sandbox
+from kici.agent.sandbox.launch import runner_argv
 from kici.agent.sandbox.none import NoSandbox
 from kici.agent.settings import Settings
 from kici.agent.standby import Place, Standby
 from kici.runner.processes import descendants
 from tests.support.services import running, until
+
+RUNNER = "\0".join(runner_argv()).encode()
 
 
 @pytest.fixture(params=["none", "bubblewrap"])
@@ -39,8 +41,8 @@ def directories(base: Path) -> list[Path]:
 
 
 def runners() -> list[int]:
-    """Of this process; not the programs around them, whose arguments name them too."""
-    return [pid for pid in descendants(os.getpid()) if _command(pid).startswith(sys.executable.encode())]
+    """Of this process; neither the programs around them, whose arguments name them too, nor what is not one yet."""
+    return [pid for pid in descendants(os.getpid()) if _command(pid).startswith(RUNNER)]
 
 
 def _command(pid: int) -> bytes:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -30,11 +28,10 @@ from tests.support import rows
 from tests.support.agent_api import agent_api
 from tests.support.api_server import JOB_TOKEN, Parts, client, serve
 from tests.support.cutter import Cutter
+from tests.support.relay import port_of
 from tests.support.seaweedfs import Served, seaweedfs
 from tests.support.serving import serving
-
-PART = 8 * 1024 * 1024
-DATA = os.urandom(2 * PART + 1_000_000)
+from tests.support.transfers import DATA, PART, read, stream
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +43,7 @@ def server() -> Iterator[Served]:
 @pytest.fixture
 async def cutter(server: Served) -> AsyncIterator[Cutter]:
     """Between the agent and the bucket."""
-    port = urlsplit(server.endpoint).port
-    assert port
-    async with Cutter(port) as between:
+    async with Cutter(port_of(server.endpoint)) as between:
         yield between
 
 
@@ -78,16 +73,6 @@ async def parts(
 @pytest.fixture
 def api(parts: Parts, job: rows.Job) -> JobApi:
     return agent_api(parts, job)
-
-
-async def stream(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), 262_144):
-        yield data[at : at + 262_144]
-
-
-async def read(api: JobApi, key: str = "k") -> bytes | None:
-    found = await caches.fetch(api, key, ())
-    return None if found is None else b"".join([piece async for piece in found[1]])
 
 
 def through() -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from asyncpg import Pool, Record
@@ -14,22 +13,20 @@ from asyncpg import Pool, Record
 from kici.agent import artifacts, caches
 from kici.agent.errors import TransferFailed
 from kici.agent.job_api import JobApi
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.directory_objects import DirectoryObjects
 from tests.support import rows
 from tests.support.agent_api import agent_api
 from tests.support.api_server import Parts, serve
 from tests.support.cutter import Cutter
-
-PART = 8 * 1024 * 1024
-DATA = os.urandom(2 * PART + 1_000_000)
+from tests.support.relay import port_of
+from tests.support.transfers import DATA, PART, read, stream
 
 
 @pytest.fixture
 async def cutter(parts: Parts) -> AsyncIterator[Cutter]:
-    port = urlsplit(parts.url).port
-    assert port
-    async with Cutter(port) as between:
+    async with Cutter(port_of(parts.url)) as between:
         yield between
 
 
@@ -37,16 +34,6 @@ async def cutter(parts: Parts) -> AsyncIterator[Cutter]:
 def api(parts: Parts, job: rows.Job, cutter: Cutter) -> JobApi:
     """An agent behind a network that can be cut."""
     return agent_api(parts, job, url=cutter.url)
-
-
-async def stream(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), 262_144):
-        yield data[at : at + 262_144]
-
-
-async def read(api: JobApi, key: str = "k") -> bytes | None:
-    found = await caches.fetch(api, key, ())
-    return None if found is None else b"".join([piece async for piece in found[1]])
 
 
 async def test_a_connection_that_is_cut_in_the_middle_of_parts_costs_only_those_parts(
@@ -81,9 +68,7 @@ async def test_the_restart_of_the_orchestrator_between_two_parts_is_a_pause(
             yield piece
             sent += len(piece)
             if sent >= 2 * PART > sent - len(piece):
-                port = urlsplit(url).port
-                assert port
-                cutter.target, cutter.up = port, 0
+                cutter.target, cutter.up = port_of(url), 0
 
     async with serve(pool, database_url, tmp_path, tokens=False) as second:
         assert await caches.save(api, "k", restarted(second.url)) == ""
@@ -104,6 +89,28 @@ async def test_an_attempt_that_is_over_in_the_middle_is_told_why_and_leaves_noth
     assert await pool.fetchval("select count(*) from caches") == 0
 
 
+async def test_an_artifact_for_which_there_is_no_room_is_refused_in_the_middle_with_a_sentence_for_the_step(
+    pool: Pool[Record], parts: Parts, job: rows.Job
+) -> None:
+    await pool.execute(
+        """
+        insert into artifacts (run_id, job_id, attempt, name, object_key, size_bytes, sha256, repository)
+        values (gen_random_uuid(), gen_random_uuid(), 1, 'old', 'o', $1, '', 'local/demo')
+        """,
+        Limits().quota_bytes - 2 * PART,
+    )
+    api = agent_api(parts, job)
+    with pytest.raises(
+        TransferFailed, match=r"'wheel'.* the artifacts of local/demo may take 107,374,182,400 bytes, and"
+    ):
+        await artifacts.upload(api, "wheel", stream(b"x" * (2 * PART + 1)))
+    assert await pool.fetchval("select state from uploads") == "over"
+    await pool.execute("delete from uploads")
+    await artifacts.upload(api, "wheel", stream(b"x" * 2 * PART))
+    with pytest.raises(TransferFailed, match="and take 107,374,182,400: room comes when older ones expire; operators"):
+        await artifacts.upload(api, "other", stream(b"x"))
+
+
 async def test_of_two_that_save_one_key_at_once_one_wins_and_the_other_is_told(parts: Parts, job: rows.Job) -> None:
     one, other = agent_api(parts, job), agent_api(parts, job)
     both = asyncio.Barrier(2)
@@ -122,30 +129,30 @@ async def test_while_the_object_store_is_down_the_agent_waits_and_then_goes_on(
     parts: Parts, job: rows.Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = {"put": 2, "list": 1, "read": 1}
-    put, listed, reading = ObstoreObjects.put, ObstoreObjects.list, ObstoreObjects.read
+    put, listed, reading = DirectoryObjects.put, DirectoryObjects.list, DirectoryObjects.read
 
     def fails(what: str) -> None:
         if down[what]:
             down[what] -= 1
             raise Unavailable("the object store cannot be used now")
 
-    async def put_or_not(self: ObstoreObjects, key: str, data: bytes) -> None:
+    async def put_or_not(self: DirectoryObjects, key: str, data: AsyncIterator[bytes], *, synced: bool) -> None:
         fails("put")
-        await put(self, key, data)
+        await put(self, key, data, synced=synced)
 
-    async def list_or_not(self: ObstoreObjects, prefix: str) -> AsyncIterator[object]:
+    async def list_or_not(self: DirectoryObjects, prefix: str) -> AsyncIterator[object]:
         fails("list")
         async for entry in listed(self, prefix):
             yield entry
 
-    async def read_or_not(self: ObstoreObjects, key: str) -> AsyncIterator[bytes]:
+    async def read_or_not(self: DirectoryObjects, key: str) -> AsyncIterator[bytes]:
         fails("read")
         async for piece in reading(self, key):
             yield piece
 
-    monkeypatch.setattr(ObstoreObjects, "put", put_or_not)
-    monkeypatch.setattr(ObstoreObjects, "list", list_or_not)
-    monkeypatch.setattr(ObstoreObjects, "read", read_or_not)
+    monkeypatch.setattr(DirectoryObjects, "put", put_or_not)
+    monkeypatch.setattr(DirectoryObjects, "list", list_or_not)
+    monkeypatch.setattr(DirectoryObjects, "read", read_or_not)
     api = agent_api(parts, job)
     assert await caches.save(api, "k", stream(b"x" * (PART + 1))) == ""
     assert await read(api) == b"x" * (PART + 1)
@@ -181,6 +188,27 @@ async def test_an_agent_holds_three_parts_at_most(parts: Parts, job: rows.Job) -
 
     assert await caches.save(agent_api(parts, job), "k", watched()) == ""
     assert max(taken) <= 3 * PART
+
+
+async def test_a_stream_of_tiny_pieces_takes_no_more_memory_than_its_bytes(parts: Parts, job: rows.Job) -> None:
+    pieces, size = 200_000, 4
+    api = agent_api(parts, job)
+    held = 0
+
+    async def tiny() -> AsyncIterator[bytes]:
+        nonlocal held
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(pieces):
+            yield number.to_bytes(size, "big")
+        held = tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        assert await caches.save(api, "k", tiny()) == ""
+    finally:
+        tracemalloc.stop()
+    assert pieces * size <= held < 2 * pieces * size  # kept one by one: eleven times
+    assert await read(api) == b"".join(number.to_bytes(size, "big") for number in range(pieces))
 
 
 async def test_entries_of_versions_before_parts_are_found_and_read(

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from asyncpg import Pool, Record
 
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.caches.artifacts import Artifacts
 from kici.orchestrator.caches.end_uploads import EndUploads, Settings
 from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.caches.uploads import Uploads
 from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, TooLarge
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import lease
 from kici.orchestrator.store.artifacts import Artifact
@@ -24,13 +26,13 @@ STEP = 1000
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
 
 
 @pytest.fixture
-def artifacts(pool: Pool[Record], objects: ObstoreObjects) -> Artifacts:
-    return Artifacts(pool, Parts(objects), max_bytes=12 * STEP)
+def artifacts(pool: Pool[Record], objects: Objects) -> Artifacts:
+    return Artifacts(pool, Parts(objects), Limits(max_bytes=12 * STEP))
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ async def content(artifacts: Artifacts, run_id: str, name: str) -> bytes:
     return b"".join([piece async for piece in artifacts.read(await artifacts.find(run_id, name))])
 
 
-async def lying(pool: Pool[Record], objects: ObstoreObjects, sweep: EndUploads) -> int:
+async def lying(pool: Pool[Record], objects: Objects, sweep: EndUploads) -> int:
     """Objects that are left when all that is closed has been swept."""
     await pool.execute("update uploads set expires_at = now() - interval '1 second' where state <> 'open'")
     await sweep.run_once()
@@ -97,7 +99,7 @@ async def test_another_run_does_not_see_it(
 
 
 async def test_a_name_is_given_once_in_a_run(
-    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, sweep: EndUploads
+    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: Objects, job: rows.Job, sweep: EndUploads
 ) -> None:
     other = await rows.add_job(pool, job.run_id, name="test (3.11)")
     await upload(job, "wheel", b"one")
@@ -110,7 +112,7 @@ async def test_a_name_is_given_once_in_a_run(
 
 
 async def test_the_same_upload_sent_twice_is_one(
-    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, sweep: EndUploads
+    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: Objects, job: rows.Job, sweep: EndUploads
 ) -> None:
     first = await upload(job, "wheel", b"one")
     assert await upload(job, "wheel", b"one") == first
@@ -122,7 +124,7 @@ async def test_of_two_jobs_at_once_one_gets_the_name(
     pool: Pool[Record],
     uploads: Uploads,
     artifacts: Artifacts,
-    objects: ObstoreObjects,
+    objects: Objects,
     job: rows.Job,
     sweep: EndUploads,
 ) -> None:
@@ -150,7 +152,7 @@ async def test_an_attempt_that_is_over_makes_nothing_visible(
     pool: Pool[Record],
     uploads: Uploads,
     artifacts: Artifacts,
-    objects: ObstoreObjects,
+    objects: Objects,
     job: rows.Job,
     sweep: EndUploads,
 ) -> None:
@@ -167,7 +169,7 @@ async def test_an_attempt_that_is_over_makes_nothing_visible(
 
 
 async def test_the_next_attempt_of_the_same_job_replaces_what_the_lost_one_left(
-    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, sweep: EndUploads
+    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: Objects, job: rows.Job, sweep: EndUploads
 ) -> None:
     await upload(job, "wheel", b"one" * STEP)
     await pool.execute("update execution_jobs set attempt = 2")
@@ -177,7 +179,7 @@ async def test_the_next_attempt_of_the_same_job_replaces_what_the_lost_one_left(
 
 
 async def test_what_is_too_large_is_refused_and_not_kept(
-    pool: Pool[Record], uploads: Uploads, upload: Upload, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], uploads: Uploads, upload: Upload, objects: Objects, job: rows.Job
 ) -> None:
     begun = await uploads.begin(job.job_id, 1, "artifact", "wheel")
     assert begun.upload
@@ -201,7 +203,7 @@ async def test_a_name_that_is_none_is_refused(uploads: Uploads, job: rows.Job, n
 
 
 async def test_an_artifact_of_a_version_before_parts_is_read_and_gives_way_like_any_other(
-    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: ObstoreObjects, job: rows.Job, sweep: EndUploads
+    pool: Pool[Record], upload: Upload, artifacts: Artifacts, objects: Objects, job: rows.Job, sweep: EndUploads
 ) -> None:
     await objects.put("artifacts/old/wheel", b"0123456789")
     await pool.execute(

@@ -9,10 +9,12 @@ from asyncpg import Pool, Record
 
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts
-from kici.orchestrator.caches.sweep_caches import Pass, Settings, SweepCaches
+from kici.orchestrator.caches.sweep_caches import Settings, SweepCaches
+from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import Outcome, Uploads
 from kici.orchestrator.errors import AttemptOver, Invalid, LeaseLost, TooLarge, Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import lease
 from tests.support import rows, uploading
@@ -22,12 +24,12 @@ AT_ONCE = Settings(grace=timedelta(0))
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
 
 
 @pytest.fixture
-def stored(objects: ObstoreObjects) -> Parts:
+def stored(objects: Objects) -> Parts:
     return Parts(objects)
 
 
@@ -87,7 +89,7 @@ async def job(pool: Pool[Record], caches: Caches) -> Job:
     return await add_job(pool, caches)
 
 
-async def lying(objects: ObstoreObjects) -> int:
+async def lying(objects: Objects) -> int:
     return len([entry async for entry in objects.list("caches")])
 
 
@@ -279,7 +281,7 @@ async def test_the_longest_unused_make_room_and_no_more_than_needed(pool: Pool[R
 
 
 async def test_what_nobody_finds_for_long_goes_object_and_all(
-    pool: Pool[Record], job: Job, stored: Parts, objects: ObstoreObjects, lead: lease.Lease
+    pool: Pool[Record], job: Job, stored: Parts, objects: Objects, lead: lease.Lease
 ) -> None:
     for key in ("old", "young"):
         await job.save(key)
@@ -342,9 +344,7 @@ async def test_who_does_not_lead_sweeps_nothing(pool: Pool[Record], job: Job, st
     assert await keys(pool) == [":old"]
 
 
-async def test_an_entry_whose_object_is_lost_is_not_found_again(
-    caches: Caches, job: Job, objects: ObstoreObjects
-) -> None:
+async def test_an_entry_whose_object_is_lost_is_not_found_again(caches: Caches, job: Job, objects: Objects) -> None:
     await job.save("k")
     found = await caches.find(job.id, 1, "k")
     assert found

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from kici.orchestrator.caches.sweep_uploads import Pass, Settings, SweepUploads
-from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as OrchestratorSettings
 
 

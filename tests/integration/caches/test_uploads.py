@@ -12,12 +12,14 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.orchestrator.caches import parts
-from kici.orchestrator.caches.end_uploads import EndUploads, Pass, Settings
+from kici.orchestrator.caches.end_uploads import EndUploads, Settings
 from kici.orchestrator.caches.entries import Caches, Limits
 from kici.orchestrator.caches.parts import Parts
+from kici.orchestrator.caches.sweep_objects import Pass
 from kici.orchestrator.caches.uploads import MAX_UNPUBLISHED, Outcome, Uploads
 from kici.orchestrator.errors import Conflict, Invalid, LeaseLost, NotFound, TooLarge, Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings as AllSettings
 from kici.orchestrator.store import lease
 from tests.support import rows, uploading
@@ -26,12 +28,12 @@ STEP = 100
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(AllSettings(storage_fs_path=tmp_path / "objects"))
 
 
 @pytest.fixture
-def caches(pool: Pool[Record], objects: ObstoreObjects) -> Caches:
+def caches(pool: Pool[Record], objects: Objects) -> Caches:
     return Caches(pool, Parts(objects), Limits(quota_bytes=1_000))
 
 
@@ -60,7 +62,7 @@ async def lead(pool: Pool[Record]) -> lease.Lease:
     return taken
 
 
-async def lying(objects: ObstoreObjects) -> list[str]:
+async def lying(objects: Objects) -> list[str]:
     return [entry.key async for entry in objects.list("caches")]
 
 
@@ -121,7 +123,7 @@ async def test_what_does_not_lie_there_as_announced_is_not_published_and_can_be_
 
 
 async def test_what_lies_there_too_much_is_not_read_and_goes_with_the_entry(
-    pool: Pool[Record], uploads: Uploads, caches: Caches, objects: ObstoreObjects, job: str, upload_id: str
+    pool: Pool[Record], uploads: Uploads, caches: Caches, objects: Objects, job: str, upload_id: str
 ) -> None:
     for number in range(3):
         await uploading.put(uploads, job, 1, upload_id, number, b"x" * 100)
@@ -140,7 +142,7 @@ async def test_a_part_beyond_the_limit_is_refused(uploads: Uploads, job: str, up
 
 
 async def test_a_part_has_a_number_from_0_and_at_most_so_many_bytes(
-    uploads: Uploads, objects: ObstoreObjects, job: str, upload_id: str
+    uploads: Uploads, objects: Objects, job: str, upload_id: str
 ) -> None:
     with pytest.raises(Invalid, match="from 0"):
         await uploading.put(uploads, job, 1, upload_id, -1, b"x")
@@ -150,7 +152,7 @@ async def test_a_part_has_a_number_from_0_and_at_most_so_many_bytes(
 
 
 async def test_a_part_that_breaks_off_is_not_there(
-    uploads: Uploads, objects: ObstoreObjects, job: str, upload_id: str
+    uploads: Uploads, objects: Objects, job: str, upload_id: str
 ) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"half"
@@ -162,7 +164,7 @@ async def test_a_part_that_breaks_off_is_not_there(
 
 
 async def test_a_part_that_does_not_come_to_its_end_is_not_waited_for(
-    uploads: Uploads, objects: ObstoreObjects, job: str, upload_id: str, monkeypatch: pytest.MonkeyPatch
+    uploads: Uploads, objects: Objects, job: str, upload_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield b"half"
@@ -212,7 +214,7 @@ async def test_one_past_its_time_is_closed_and_its_objects_go_a_while_later(
     pool: Pool[Record],
     uploads: Uploads,
     caches: Caches,
-    objects: ObstoreObjects,
+    objects: Objects,
     job: str,
     upload_id: str,
     lead: lease.Lease,
@@ -284,7 +286,7 @@ async def test_a_job_that_completes_nothing_cannot_fill_the_store(uploads: Uploa
 
 
 async def test_an_entry_that_changed_in_the_store_is_damaged_whatever_its_parts_say(
-    pool: Pool[Record], uploads: Uploads, caches: Caches, objects: ObstoreObjects, job: str
+    pool: Pool[Record], uploads: Uploads, caches: Caches, objects: Objects, job: str
 ) -> None:
     data = bytes(range(250))
     for number, damage in enumerate((b"x" * 100, b"x" * 99, b"x" * 101, None)):

@@ -9,7 +9,8 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings
 from tests.support import rows
 from tests.support.told import Told
@@ -21,7 +22,7 @@ def told() -> Told:
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(Settings(storage_fs_path=tmp_path / "objects"))
 
 

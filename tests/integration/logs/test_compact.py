@@ -14,7 +14,8 @@ from kici.orchestrator.logs import compact
 from kici.orchestrator.logs.compact import CompactLogs, Pass, Settings
 from kici.orchestrator.logs.reader import LogReader
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.directory_objects import DirectoryObjects
 from kici.orchestrator.store import notify
 from tests.support import rows
 from tests.support.told import Told
@@ -36,9 +37,7 @@ class Killed(BaseException):
     """Like a kill -9: nothing of ours runs after it."""
 
 
-def service(
-    pool: Pool[Record], objects: ObstoreObjects, settings: Settings = AT_ONCE, *, kill_at: str = ""
-) -> CompactLogs:
+def service(pool: Pool[Record], objects: Objects, settings: Settings = AT_ONCE, *, kill_at: str = "") -> CompactLogs:
     async def moment(name: str) -> None:
         if name == kill_at:
             raise Killed
@@ -61,7 +60,7 @@ async def due(pool: Pool[Record], *, age: timedelta = timedelta(0)) -> None:
     await pool.execute("update outbox set due_at = now(), created_at = now() - $1::interval", age)
 
 
-async def lines(pool: Pool[Record], objects: ObstoreObjects, job: rows.Job) -> list[str]:
+async def lines(pool: Pool[Record], objects: Objects, job: rows.Job) -> list[str]:
     page = await LogReader(pool, objects).page(job.run_id, job.job_id, 0)
     assert page.complete
     return page.lines
@@ -72,7 +71,7 @@ def files(folder: Path) -> list[str]:
 
 
 async def test_the_chunks_become_one_object_that_reads_the_same(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, tmp_path: Path
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, tmp_path: Path
 ) -> None:
     await ended(pool, writer, job, 0, 1, 2, 3)
     assert await service(pool, objects).run_once() == CLOSED
@@ -88,7 +87,7 @@ async def test_the_chunks_become_one_object_that_reads_the_same(
 
 @pytest.mark.parametrize("moment", ["claimed", "uploaded", "closed", "cleaned"])
 async def test_a_kill_at_any_moment_leaves_a_log_that_reads_the_same_and_one_object_in_the_end(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, tmp_path: Path, moment: str
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, tmp_path: Path, moment: str
 ) -> None:
     await ended(pool, writer, job, 0, 1, 2, 3)
     with pytest.raises(BaseExceptionGroup) as killed:
@@ -102,7 +101,7 @@ async def test_a_kill_at_any_moment_leaves_a_log_that_reads_the_same_and_one_obj
 
 
 async def test_it_waits_for_chunks_that_are_still_on_their_way(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     await ended(pool, writer, job, 0, 2, 3)
     assert await service(pool, objects).run_once() == WAITING
@@ -114,7 +113,7 @@ async def test_it_waits_for_chunks_that_are_still_on_their_way(
 
 
 async def test_after_the_deadline_the_log_says_itself_what_is_missing(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     await ended(pool, writer, job, 0, 2)
     await due(pool, age=timedelta(minutes=16))
@@ -128,7 +127,7 @@ async def test_after_the_deadline_the_log_says_itself_what_is_missing(
 
 
 async def test_a_log_whose_agent_was_lost_is_closed_with_a_remark(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     await ended(pool, writer, job, 0, chunks=None)
     assert await service(pool, objects).run_once() == WAITING
@@ -140,7 +139,7 @@ async def test_a_log_whose_agent_was_lost_is_closed_with_a_remark(
 
 
 async def test_a_chunk_that_comes_during_the_upload_is_not_lost(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, tmp_path: Path
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, tmp_path: Path
 ) -> None:
     await ended(pool, writer, job, 0, 1, 2)
     await due(pool, age=timedelta(minutes=16))
@@ -157,7 +156,7 @@ async def test_a_chunk_that_comes_during_the_upload_is_not_lost(
 
 
 async def test_two_coordinators_on_the_same_log_leave_one_object(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, tmp_path: Path
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, tmp_path: Path
 ) -> None:
     await ended(pool, writer, job, 0, 1, 2, 3)
     other = service(pool, objects)
@@ -173,7 +172,7 @@ async def test_two_coordinators_on_the_same_log_leave_one_object(
 
 
 async def test_a_step_without_output_makes_no_object(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, tmp_path: Path
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, tmp_path: Path
 ) -> None:
     await ended(pool, writer, job, chunks=0)
     assert await service(pool, objects).run_once() == CLOSED
@@ -182,9 +181,9 @@ async def test_a_step_without_output_makes_no_object(
 
 
 async def test_a_store_that_is_away_costs_time_only(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
-    class Away(ObstoreObjects):
+    class Away(DirectoryObjects):
         async def put(self, *args: object, **kwargs: object) -> None:
             raise Unavailable("the object store cannot be used now")
 
@@ -198,7 +197,7 @@ async def test_a_store_that_is_away_costs_time_only(
 
 
 async def test_a_log_beyond_eight_megabytes_goes_through_in_pieces(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     text = [f"2026-01-02T03:04:05.678Z {os.urandom(500).hex()}" for _ in range(12_000)]
     sent = rows.chunked(job, text, 100)
@@ -215,7 +214,7 @@ async def test_a_log_beyond_eight_megabytes_goes_through_in_pieces(
 
 
 async def test_the_service_is_woken_and_comes_back_for_what_was_too_early(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     wakes = {}
 

@@ -9,14 +9,14 @@ from asyncpg import Pool, Record
 from kici.orchestrator.errors import NotFound
 from kici.orchestrator.logs.reader import LogReader, Page
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.contract import Objects
 from tests.support import rows
 
 LINES = [f"2026-01-02T03:04:05.678Z line {number} é" for number in range(95)]
 
 
 @pytest.fixture
-def reader(pool: Pool[Record], objects: ObstoreObjects) -> LogReader:
+def reader(pool: Pool[Record], objects: Objects) -> LogReader:
     return LogReader(pool, objects)
 
 

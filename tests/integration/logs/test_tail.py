@@ -10,7 +10,7 @@ from kici.orchestrator.logs import compact
 from kici.orchestrator.logs.compact import CompactLogs, Settings
 from kici.orchestrator.logs.tail import Changes, Listens, RunFeed, StepTail
 from kici.orchestrator.logs.writer import LogWriter
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects
+from kici.orchestrator.objects.contract import Objects
 from kici.orchestrator.store import logs, notify
 from tests.support import rows
 from tests.support.told import Told
@@ -92,7 +92,7 @@ async def rest(pool: Pool[Record], tail: StepTail, job: rows.Job) -> list[str]:
 
 @pytest.mark.parametrize("compact_at", [0, 1, 2, 3])
 async def test_every_line_comes_once_whenever_the_log_is_compacted(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job, compact_at: int
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job, compact_at: int
 ) -> None:
     sent = rows.chunked(job, LINES, 10)
     tail = StepTail(pool, objects)
@@ -113,7 +113,7 @@ async def test_every_line_comes_once_whenever_the_log_is_compacted(
 
 
 async def test_a_gap_stops_the_tail_until_it_is_filled_or_given_up(
-    pool: Pool[Record], writer: LogWriter, objects: ObstoreObjects, job: rows.Job
+    pool: Pool[Record], writer: LogWriter, objects: Objects, job: rows.Job
 ) -> None:
     sent = rows.chunked(job, LINES, 10)
     tail = StepTail(pool, objects)

@@ -7,7 +7,8 @@ import pytest
 from asyncpg import Pool, Record
 
 from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.objects.obstore_objects import ObstoreObjects, open_objects
+from kici.orchestrator.objects.contract import Objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.pipeline.payloads import MovePayloads, Pass, object_key
 from kici.orchestrator.pipeline.payloads import Settings as PayloadSettings
 from kici.orchestrator.settings import Settings
@@ -22,7 +23,7 @@ class Full:
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObstoreObjects:
+def objects(tmp_path: Path) -> Objects:
     return open_objects(Settings(storage_fs_path=tmp_path / "objects"))
 
 
@@ -31,7 +32,7 @@ async def bodies(pool: Pool[Record]) -> int:
     return count
 
 
-async def test_the_body_of_a_processed_event_moves_to_the_object_store(rig: Rig, objects: ObstoreObjects) -> None:
+async def test_the_body_of_a_processed_event_moves_to_the_object_store(rig: Rig, objects: Objects) -> None:
     event_id = await rig.deliver(await rig.github_source(), "star", b'{"a": 1}')
     move = MovePayloads(rig.pool, objects, PayloadSettings())
     assert await move.run_once() == Pass(moved=0, failed=0)
@@ -43,7 +44,7 @@ async def test_the_body_of_a_processed_event_moves_to_the_object_store(rig: Rig,
     assert await bodies(rig.pool) == 0
 
 
-async def test_a_body_stays_until_the_object_store_has_it(rig: Rig, objects: ObstoreObjects) -> None:
+async def test_a_body_stays_until_the_object_store_has_it(rig: Rig, objects: Objects) -> None:
     event_id = await rig.deliver(await rig.github_source(), "star", b"{}")
     await rig.done()
     assert await MovePayloads(rig.pool, Full(), PayloadSettings()).run_once() == Pass(moved=0, failed=1)

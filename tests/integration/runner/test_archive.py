@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
+import select
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
-from kici.runner import archive
-from kici.runner.archive import pack, scratch, unpack
+from kici.runner import archive, pipes
+from kici.runner.archive import scratch
+from kici.runner.processes import children
 from kici.runner.program import ArtifactFailed
 
 MIB = 1024 * 1024
@@ -47,12 +50,40 @@ def target(tmp_path: Path) -> Path:
 
 
 async def packed(directory: Path, *members: str) -> bytes:
-    return b"".join([piece async for piece in pack(str(directory), members or (".",))])
+    source, target = pipes.make()
+
+    async def packing() -> None:
+        try:
+            await archive.pack(str(directory), members or (".",), target)
+        finally:
+            os.close(target)
+
+    work = asyncio.create_task(packing())
+    data = b""
+    while piece := await pipes.read(source):
+        data += piece
+    os.close(source)
+    await work
+    return data
 
 
-async def stream(data: bytes, size: int = 100_000) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), size):
-        yield data[at : at + size]
+async def unpack(data: bytes, directory: Path, *, piece_bytes: int = 100_000) -> bool:
+    source, target = pipes.make()
+
+    async def send() -> None:
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                for at in range(0, len(data), piece_bytes):
+                    await pipes.write(target, data[at : at + piece_bytes])
+        finally:
+            os.close(target)
+
+    sending = asyncio.create_task(send())
+    try:
+        return await archive.unpack(source, str(directory))
+    finally:
+        os.close(source)
+        await sending
 
 
 def made(*members: tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -99,7 +130,7 @@ async def test_a_tree_comes_back_as_it_was(source: Path, target: Path) -> None:
     (source / "closed").mkdir()
     (source / "closed/in").write_text("in")
     (source / "closed").chmod(0o555)
-    assert await unpack(stream(await packed(source)), str(target))
+    assert await unpack(await packed(source), target)
     names = sorted(os.fsencode(path.relative_to(source)) for path in source.rglob("*"))
     assert sorted(os.fsencode(path.relative_to(target)) for path in target.rglob("*")) == names
     assert (target / long / ("f" * 250)).read_text() == "long"
@@ -118,7 +149,7 @@ async def test_a_sparse_file_of_5_gb_travels_as_its_data_and_stays_sparse(source
         disk.write(b"data")
     data = await packed(source)
     assert len(data) < MIB
-    await unpack(stream(data), str(target))
+    await unpack(data, target)
     status = (target / "disk").stat()
     assert status.st_size == 5 * 1024**3
     assert status.st_blocks * 512 < MIB
@@ -136,7 +167,7 @@ async def test_100_000_entries_come_back() -> None:
             (source / str(folder)).mkdir(parents=True)
             for number in range(1_000):
                 os.close(os.open(source / str(folder) / str(number), os.O_CREAT | os.O_WRONLY, 0o644))
-        await unpack(stream(await packed(source)), str(target))
+        await unpack(await packed(source), target)
         assert sum(len(names) for _, _, names in os.walk(target)) == 100_000
 
 
@@ -144,12 +175,12 @@ async def test_an_archive_from_before_compression_is_still_read(source: Path, ta
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         tar.addfile(file("old")[0])
-    assert await unpack(stream(plain.getvalue(), 1), str(target))
+    assert await unpack(plain.getvalue(), target, piece_bytes=1)
     assert (target / "old").exists()
 
 
 async def test_no_data_is_no_archive(target: Path) -> None:
-    assert not await unpack(stream(b""), str(target))
+    assert not await unpack(b"", target)
 
 
 async def test_the_two_compressors_read_each_other(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +191,11 @@ async def test_the_two_compressors_read_each_other(source: Path, target: Path, m
     by_program = await packed(source)
     monkeypatch.setattr(archive, "_zstd", lambda *options: [*ours, *options])
     by_us = await packed(source)
-    await unpack(stream(by_program), str(target))
+    await unpack(by_program, target)
     assert (target / "a").read_bytes() == (source / "a").read_bytes()
     monkeypatch.undo()
     (target / "a").unlink()
-    await unpack(stream(by_us), str(target))
+    await unpack(by_us, target)
     assert (target / "a").read_bytes() == (source / "a").read_bytes()
 
 
@@ -206,14 +237,14 @@ async def test_nothing_outside_is_touched(tmp_path: Path, target: Path, members:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     with contextlib.suppress(ArtifactFailed):
-        await unpack(stream(made(*members)), str(target))
+        await unpack(made(*members), target)
     assert not (tmp_path / "escaped").exists()
     assert victim.read_text() == "mine"
     assert victim.stat().st_nlink == 1
 
 
 async def test_an_absolute_path_lands_inside(tmp_path: Path, target: Path) -> None:
-    await unpack(stream(made(file(f"{tmp_path}/escaped"))), str(target))
+    await unpack(made(file(f"{tmp_path}/escaped")), target)
     assert not (tmp_path / "escaped").exists()
     assert (target / str(tmp_path).lstrip("/") / "escaped").read_text() == "owned"
 
@@ -221,20 +252,20 @@ async def test_an_absolute_path_lands_inside(tmp_path: Path, target: Path) -> No
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 async def test_a_device_or_pipe_is_refused(target: Path, kind: bytes) -> None:
     with pytest.raises(ArtifactFailed, match=r"no file|Operation not permitted|Cannot mknod"):
-        await unpack(stream(made(file("a"), special("node", kind))), str(target))
+        await unpack(made(file("a"), special("node", kind)), target)
 
 
 async def test_rights_that_only_root_may_give_are_not_given(target: Path) -> None:
-    await unpack(stream(made(file("s", mode=0o6755), file("w", mode=0o777))), str(target))
+    await unpack(made(file("s", mode=0o6755), file("w", mode=0o777)), target)
     assert (target / "s").stat().st_mode & 0o7000 == 0
     assert (target / "w").stat().st_mode & 0o022 == 0
 
 
 async def test_of_a_file_and_a_directory_of_one_name_the_last_is_taken_or_all_refused(target: Path) -> None:
-    await unpack(stream(made(file("a"), special("a", tarfile.DIRTYPE), file("a/b"))), str(target))
+    await unpack(made(file("a"), special("a", tarfile.DIRTYPE), file("a/b")), target)
     assert (target / "a/b").read_text() == "owned"
     with pytest.raises(ArtifactFailed, match="tar failed"):
-        await unpack(stream(made(file("c/d"), file("c"))), str(target))
+        await unpack(made(file("c/d"), file("c")), target)
 
 
 @pytest.mark.usefixtures("compressor")
@@ -243,7 +274,7 @@ async def test_an_archive_that_is_cut_off_or_garbled_is_refused(source: Path, ta
     data = await packed(source)
     for broken in (data[:-1], data[: len(data) // 2], data[:4] + b"\xff" * 1_000, b"no archive" * 1_000):
         with pytest.raises(ArtifactFailed, match="failed"):
-            await unpack(stream(broken), str(target))
+            await unpack(broken, target)
 
 
 @pytest.mark.usefixtures("compressor")
@@ -255,7 +286,7 @@ async def test_a_bomb_is_stopped_long_before_it_has_unfolded(target: Path, monke
     data = zstandard.compress(info.tobuf()) + zstandard.compress(bytes(16 * MIB)) * 640  # frames may follow one another
     assert len(data) < 2 * MIB
     with pytest.raises(ArtifactFailed, match="bomb"):
-        await unpack(stream(data), str(target))
+        await unpack(data, target)
     assert sum(path.stat().st_size for path in target.rglob("*")) < archive.FREE_BYTES + 2 * archive.MAX_RATIO * MIB
 
 
@@ -274,7 +305,7 @@ async def test_a_file_of_holes_that_is_longer_than_the_limit_is_refused(
     data = await packed(source)
     monkeypatch.setattr(archive, "MAX_FILE_BYTES", MIB)
     with pytest.raises(ArtifactFailed, match=r"limit|too large"):
-        await unpack(stream(data), str(target))
+        await unpack(data, target)
 
 
 @pytest.mark.usefixtures("compressor")
@@ -283,29 +314,43 @@ async def test_a_frame_that_asks_for_more_memory_than_allowed_is_refused(target:
     frame = zstandard.ZstdCompressor(compression_params=asks).compressobj()
     data = frame.compress(bytes(MIB)) + frame.flush()
     with pytest.raises(ArtifactFailed, match=r"memory|Memory|Window"):
-        await unpack(stream(data), str(target))
+        await unpack(data, target)
 
 
-async def test_what_the_source_raises_comes_out_and_no_program_is_left(source: Path, target: Path) -> None:
-    class Broken(Exception):
-        pass
-
-    (source / "a").write_bytes(os.urandom(4 * MIB))
-    data = await packed(source)
-
-    async def broken() -> AsyncIterator[bytes]:
-        yield data[: 2 * MIB]
-        raise Broken
-
-    with pytest.raises(Broken):
-        await unpack(broken(), str(target))
-
-
-async def test_a_reader_who_leaves_leaves_no_program(source: Path) -> None:
+@pytest.mark.parametrize("work", ["pack", "unpack"])
+async def test_who_gives_up_leaves_no_program_and_nothing_open(source: Path, target: Path, work: str) -> None:
     (source / "a").write_bytes(os.urandom(8 * MIB))
-    pieces = pack(str(source), ["a"])
-    await anext(pieces)
-    await pieces.aclose()  # type: ignore[attr-defined]
+    data = await packed(source)
+    files, programs = os.listdir("/proc/self/fd"), children(os.getpid())
+    reading, writing = pipes.make()
+    doing: asyncio.Task[Any] = asyncio.create_task(
+        archive.pack(str(source), ["a"], writing) if work == "pack" else archive.unpack(reading, str(target))
+    )
+    async with asyncio.timeout(20):
+        if work == "pack":  # until the pipe is full, which nobody reads
+            while select.select([], [writing], [], 0)[1]:
+                await asyncio.sleep(0)
+        else:  # a part of it has come
+            await pipes.write(writing, data[: 2 * MIB])
+    assert children(os.getpid()) > programs
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+    assert children(os.getpid()) == programs
+    os.close(reading)
+    os.close(writing)
+    assert os.listdir("/proc/self/fd") == files
+
+
+async def test_who_packs_for_nobody_is_told_so(source: Path) -> None:
+    (source / "a").write_bytes(os.urandom(8 * MIB))
+    programs = children(os.getpid())
+    reading, writing = pipes.make()
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        await archive.pack(str(source), ["a"], writing)
+    os.close(writing)
+    assert children(os.getpid()) == programs
 
 
 def test_scratch_is_removed_with_directories_that_nobody_may_write(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kici.runner.link import HostLink, Link
 from kici.wire.codec import UnreadableMessage
-from kici.wire.runner import MAX_BYTES, ArtifactData, Cancel, Mask, Output, Reply
+from kici.wire.runner import MAX_BYTES, Cancel, Mask, Output, Ping, Pipe, Pong, Reply, from_runner
 
 SECONDS = 20
 
@@ -107,12 +107,12 @@ async def test_one_that_is_gone_is_told_to_who_posts_and_not_to_who_pushes(
 
 async def test_who_posts_waits_for_a_reader_that_does_not_read(ends: tuple[HostLink, Link]) -> None:
     host, runner = ends
-    posting = asyncio.create_task(host.post(ArtifactData(1, bytes(MAX_BYTES))))
+    posting = asyncio.create_task(host.post(Reply(1, value="x" * MAX_BYTES)))
     await asyncio.sleep(0)
     host.push(Cancel("now"))
     await asyncio.sleep(0)
     assert not posting.done()
-    assert isinstance(await runner.read(), ArtifactData)
+    assert isinstance(await runner.read(), Reply)
     await posting
     assert await runner.read() == Cancel("now")
 
@@ -134,3 +134,74 @@ async def test_who_reads_what_is_there_already_leaves_the_other_tasks_their_turn
         assert await host.read()
     counting.cancel()
     assert turns >= 2
+
+
+# ── descriptors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pipe(said: bytes) -> int:
+    """The end to read of a pipe into which something was said."""
+    source, target = os.pipe()
+    os.write(target, said)
+    os.close(target)
+    return source
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+async def test_each_pipe_comes_with_its_own_descriptor_whatever_is_sent_around_it(ends: tuple[HostLink, Link]) -> None:
+    host, runner = ends
+    large = Reply(0, value="x" * 1_000_000)  # the socket is full while the pipes are sent
+
+    async def post() -> None:
+        for number in range(30):
+            host.push(Ping())
+            await host.post(Pipe(number), pipe(str(number).encode()))
+            host.push(large if number % 10 == 3 else Ping())
+
+    before = len(os.listdir("/proc/self/fd"))
+    posting = asyncio.create_task(post())
+    found = {}
+    for _ in range(90):
+        message = await runner.read()
+        if isinstance(message, Pipe):
+            descriptor = runner.descriptor()
+            assert not os.get_inheritable(descriptor)
+            found[message.request] = os.read(descriptor, 10)
+            os.close(descriptor)
+    await posting
+    assert found == {number: str(number).encode() for number in range(30)}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_descriptors_that_did_not_go_are_closed_with_the_link(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    host = HostLink(sockets[0])
+    host.push(Reply(1, value="x" * 10_000_000))
+    source = pipe(b"x")
+    posting = asyncio.create_task(host.post(Pipe(2), source))
+    await asyncio.sleep(0)
+    assert is_open(source)
+    posting.cancel()
+    await asyncio.wait([posting])
+    host.close()
+    assert not is_open(source)
+
+
+async def test_what_a_runner_sends_along_does_not_reach_the_host(sockets: tuple[socket.socket, socket.socket]) -> None:
+    host, said = HostLink(sockets[0]), from_runner.encode(Pong())
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        source = pipe(b"")
+        socket.send_fds(sockets[1], [len(said).to_bytes(4, "big") + said], [source])
+        os.close(source)
+        assert await host.read() == Pong()
+    assert len(os.listdir("/proc/self/fd")) == before
+    host.close()

@@ -113,15 +113,54 @@ def test_files_go_over_those_of_their_names_and_others_stay(top: Path, new: Path
     assert (top / "out/sub").stat().st_mode & 0o777 == 0o555
 
 
-@pytest.mark.parametrize("kind", ["link", "file", "directory"])
-def test_nothing_is_laid_over_what_is_of_another_kind(top: Path, new: Path, kind: str) -> None:
+def test_a_directory_that_is_not_there_goes_whole_and_one_that_is_there_keeps_its_own(top: Path, new: Path) -> None:
+    (top / "out").mkdir(0o750)
+    there = (top / "out").stat()
+    (new / "out/sub/none").mkdir()
+    (new / "out/sub/etc").symlink_to("/etc")
+    odd = new / "out/sub" / os.fsdecode(b"\xff\n-rf")
+    odd.write_text("new")
+    whole = (new / "out/sub").stat()
+    names = sorted(f"out/sub/{name}" for name in ("b", "etc", odd.name))
+    assert lay_over(str(new), str(top)) == ["out/a", *names]
+    assert ((top / "out").stat().st_ino, (top / "out").stat().st_mode) == (there.st_ino, there.st_mode)
+    assert (top / "out/sub").stat().st_ino == whole.st_ino
+    assert sorted(os.listdir(top / "out/sub")) == sorted(["b", "etc", odd.name, "none"])
+    assert os.readlink(top / "out/sub/etc") == "/etc"
+
+
+def test_a_link_that_is_there_is_replaced_and_never_written_through(top: Path, new: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("old")
+    (top / "out").mkdir()
+    (top / "out/a").symlink_to(tmp_path / "outside")
+    lay_over(str(new), str(top))
+    assert (tmp_path / "outside").read_text() == "old"
+    assert tree(top) == {"out/a": "new", "out/sub/b": "new"}
+    assert not (top / "out/a").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "directory", "for a link", "deep link"])
+def test_nothing_is_laid_over_what_is_of_another_kind(top: Path, new: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "outside").mkdir()
     match kind:
         case "link":
-            (top / "out").symlink_to("/etc")
+            (top / "out").symlink_to(tmp_path / "outside")
+        case "dangling":
+            (top / "out").symlink_to(tmp_path / "nothing")
         case "file":
             (top / "out").write_text("old")
         case "directory":
             (top / "out/a").mkdir(parents=True)
+        case "for a link":
+            (new / "link").symlink_to(tmp_path / "outside")
+            (top / "link").mkdir()
+        case "deep link":
+            (top / "out").mkdir()
+            (top / "out/sub").symlink_to(tmp_path / "outside")
+    before = sorted(top.rglob("*"))
     with pytest.raises(ArtifactFailed, match="in the archive"):
         lay_over(str(new), str(top))
-    assert "new" not in [one.read_text() for one in top.rglob("*") if one.is_file()]
+    assert sorted(top.rglob("*")) == before
+    assert "new" not in tree(top).values()
+    assert os.listdir(tmp_path / "outside") == []
+    assert not (tmp_path / "nothing").exists()

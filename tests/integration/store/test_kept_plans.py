@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from asyncpg import Pool, Record
 
-from kici.orchestrator.store import caches, origins, secret_outputs, uploads
+from kici.orchestrator.store import artifact_quota, caches, origins, secret_outputs, uploads
 from kici.orchestrator.store.artifacts import Replaced
 from kici.orchestrator.store.caches import NewEntry, Owner
 from kici.orchestrator.store.database import Db, create_pool
@@ -24,6 +24,7 @@ OWNER = Owner("k", "team/app-7")
 WEEK, DAY = timedelta(days=7), timedelta(days=1)
 JOB = "0000000c-0000-4000-8000-000000000007"
 ENTRY = "0000000e-0000-4000-8000-000000000007"
+RUN = "0000000f-0000-4000-8000-000000000007"
 SESSION = "0000000d-0000-4000-8000-000000000007"
 UPLOAD = Upload("0000000d-0000-4000-8001-000000000007", JOB, JOB, 1, "cache", "k", "o", 1)
 ROWS = """
@@ -44,11 +45,17 @@ select ('0000000e-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'k', 'tea
        case when n % 1000 = 0 then 'gone' else 'ready' end, 'o', 100,
        gen_random_uuid(), gen_random_uuid(), now() - n * interval '7 seconds'
   from generate_series(1, 100000) n;
-insert into uploads (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, state, expires_at)
+insert into uploads (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, state, expires_at, routing_key,
+                     repository, granted_parts)
 select ('0000000d-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, gen_random_uuid(),
-       ('0000000c-0000-4000-8000-' || lpad(to_hex(n % 20000), 12, '0'))::uuid, 1, 'cache', 'uv', 'o', 1,
+       ('0000000c-0000-4000-8000-' || lpad(to_hex(n % 20000), 12, '0'))::uuid, 1,
+       case when n % 7 = 0 then 'artifact' else 'cache' end, 'uv', 'o', 1,
        case when n % 3 = 0 then 'published' when n % 3 = 1 then 'open' else 'over' end,
-       now() + (n - 50000) * interval '1 second'
+       now() + (n - 50000) * interval '1 second', 'k', 'team/app-' || n % 2000, 4
+  from generate_series(1, 100000) n;
+insert into artifacts (run_id, job_id, attempt, name, object_key, size_bytes, sha256, routing_key, repository)
+select ('0000000f-0000-4000-8000-' || lpad(to_hex(n / 50), 12, '0'))::uuid, gen_random_uuid(), 1, 'wheel-' || n,
+       case when n % 10 = 0 then '' else 'artifacts/' || n end, 100, '', 'k', 'team/app-' || n % 2000
   from generate_series(1, 100000) n;
 """
 STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
@@ -77,6 +84,11 @@ STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
         lambda db: uploads.leave(db, Replaced(SESSION, JOB, JOB, 1, "wheel", "o", None), DAY),
         60,
     ),
+    "granting parts": (lambda db: uploads.grant(db, SESSION, 20), 60),
+    "locking a repository's artifacts": (lambda db: artifact_quota.lock(db, OWNER), 10),
+    "what a repository's artifacts take": (lambda db: artifact_quota.kept(db, OWNER, 7), 60),
+    "what is being sent of them": (lambda db: artifact_quota.sending(db, OWNER, 7), 60),
+    "how many artifacts a run has": (lambda db: artifact_quota.count(db, RUN), 20),
     "closing uploads": (lambda db: uploads.expire(db, DAY, 20), 700),
     "what uploads have left": (lambda db: uploads.leftovers(db, 20), 100),
     "forgetting uploads": (lambda db: uploads.forget(db, [SESSION]), 60),
@@ -88,6 +100,13 @@ STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
     ),
     "secrets of needed jobs": (lambda db: secret_outputs.of_needed(db, JOB), 60),
 }
+ANSWERING = (
+    "what a repository keeps",
+    "a job's unpublished uploads",
+    "what a repository's artifacts take",
+    "what is being sent of them",
+    "how many artifacts a run has",
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +138,9 @@ async def filled(filled_url: str) -> AsyncIterator[Pool[Record]]:
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_it_costs_the_same_however_much_others_keep(filled: Pool[Record], name: str) -> None:
     run, pages = STATEMENTS[name]
-    async with explained(filled, answering=name in ("what a repository keeps", "a job's unpublished uploads")) as plan:
+    async with explained(filled, answering=name in ANSWERING) as plan:
         await run(plan.db)
     assert plan.plans
-    tables = ("caches", "uploads", "secret_outputs", "execution_jobs", "execution_job_needs")
+    tables = ("caches", "uploads", "artifacts", "secret_outputs", "execution_jobs", "execution_job_needs")
     assert [table for table in tables if plan.scans(table)] == [], plan.plans
     assert plan.buffers < pages, plan.plans

@@ -91,6 +91,40 @@ async def test_what_was_registered_before_is_told_of_ends_as_what_is_registered_
     }
 
 
+async def test_artifacts_of_before_count_for_their_repository_and_pull_request(empty_database_url: str) -> None:
+    await migrate.run(empty_database_url, "upgrade", "0008")
+    connection = await asyncpg.connect(empty_database_url)
+    try:
+        for number, (routing_key, trust, event) in enumerate(
+            [(None, None, "{}"), ("github:1", "unknown", '{"prNumber": 7}'), ("github:1", None, '{"prNumber": 8}')]
+        ):
+            await connection.execute(
+                """
+                with run as (
+                  insert into execution_runs (run_id, workflow_name, provider, repo_identifier, ref, sha, workflow_sha,
+                                              routing_key, trust_tier, event)
+                  values (gen_random_uuid(), 'ci', 'local', 'team/app', '', '', '', $2, $3, $4::text::jsonb)
+                  returning run_id
+                )
+                insert into artifacts (run_id, job_id, attempt, name, object_key, size_bytes, sha256)
+                select run_id, gen_random_uuid(), 1, $1, 'artifacts/' || $1, 1, '' from run
+                """,
+                str(number),
+                routing_key,
+                trust,
+                event,
+            )
+        await migrate.run(empty_database_url, "upgrade", "head")
+        rows = await connection.fetch("select routing_key, repository, pull_request from artifacts order by name")
+    finally:
+        await connection.close()
+    assert [tuple(row) for row in rows] == [
+        ("", "team/app", None),
+        ("github:1", "team/app", 7),
+        ("github:1", "team/app", None),
+    ]
+
+
 async def test_the_newest_file_is_alembics_head() -> None:
     config = Config()
     config.set_main_option("script_location", str(migrate.FOLDER))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from kici.agent import environment
@@ -83,11 +83,11 @@ class _Nobody:
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         raise _refused()
 
-    async def download(self, name: str) -> AsyncIterator[bytes]:
+    async def download(self, name: str) -> AsyncGenerator[bytes, None]:
         raise _refused()
         yield b""
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         return None
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -80,7 +81,16 @@ class Machine(Struct, frozen=True):
 
 
 def machine() -> Machine:
-    """Raises `SandboxUnavailable`, also if podman has no seccomp, or a profile that is no file."""
+    """Asks podman once: it takes half a second, and both the limits and the sandbox of an agent want to know.
+
+    Raises `SandboxUnavailable`, also if podman has no seccomp, or a profile that is no file.
+    """
+    return _machine(program(), frozenset(environment().items()))
+
+
+@functools.lru_cache(maxsize=1)
+def _machine(podman: str, environment: frozenset[tuple[str, str]]) -> Machine:
+    """The arguments are what the answer depends on; an error is not kept."""
     host = json.loads(said("info", "--format={{json .Host}}"))
     security = host.get("security") or {}
     if not security.get("seccompEnabled"):

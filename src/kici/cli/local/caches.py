@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Caches:
         self._directory = base / hashlib.sha256(os.fsencode(root.resolve()) + b"\0" + kind.encode()).hexdigest()[:32]
         self._max_bytes = max_bytes
 
-    async def fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         """The entry of this key, else the newest of the first prefix that finds one; the file is open already."""
         path = self._path(key)
         if not path.is_file():
@@ -66,7 +66,7 @@ class Caches:
             os.utime(file.fileno(), (time.time(), os.fstat(file.fileno()).st_mtime))
         file.readline()
 
-        async def data() -> AsyncIterator[bytes]:
+        async def data() -> AsyncGenerator[bytes, None]:
             with file:
                 while piece := file.read(_PIECE_BYTES):
                     yield piece

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 from kici.errors import KiciError
@@ -35,7 +35,7 @@ class Shelf:
         finally:
             temporary.unlink()
 
-    async def download(self, name: str) -> AsyncIterator[bytes]:
+    async def download(self, name: str) -> AsyncGenerator[bytes, None]:
         try:
             file = (self._directory / name).open("rb")
         except FileNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from kici.cli.local.caches import Caches
@@ -86,10 +86,10 @@ class Sink:
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         await self.shelf.upload(name, data)
 
-    def download(self, name: str) -> AsyncIterator[bytes]:
+    def download(self, name: str) -> AsyncGenerator[bytes, None]:
         return self.shelf.download(name)
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
         return await self._caches.fetch(key, restore)
 
     async def cache_save(self, key: str, data: AsyncIterator[bytes]) -> None:

@@ -7,28 +7,30 @@ from collections.abc import AsyncIterator
 
 from asyncpg import Pool, Record
 
-from kici.orchestrator.caches import parts
+from kici.orchestrator.caches import artifact_limits, parts
+from kici.orchestrator.caches.artifact_limits import Limits
 from kici.orchestrator.caches.parts import Parts
-from kici.orchestrator.caches.uploads import Outcome
+from kici.orchestrator.caches.uploads import Outcome, Room
 from kici.orchestrator.errors import AttemptOver, Conflict, Gone, Invalid, NotFound, TooLarge
 from kici.orchestrator.objects import keys
-from kici.orchestrator.store import artifacts, uploads
-from kici.orchestrator.store.artifacts import Added, Artifact, Over, Taken
+from kici.orchestrator.store import artifacts, origins, uploads
+from kici.orchestrator.store.artifacts import Added, Artifact, Taken
+from kici.orchestrator.store.caches import Owner
 from kici.orchestrator.store.database import Db, transaction
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import Upload
 
-MAX_BYTES = 1024 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ +@=,()-]{0,199}")
 
 
 class Artifacts:
     name = "artifact"
 
-    def __init__(self, pool: Pool[Record], stored: Parts, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, pool: Pool[Record], stored: Parts, limits: Limits) -> None:
         self._pool = pool
+        self._limits = limits
         self.parts = stored
-        self.max_bytes = max_bytes
+        self.max_bytes = limits.max_bytes
 
     # ── as a kind of upload ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -40,20 +42,45 @@ class Artifacts:
             )
 
     async def refusal(self, db: Db, origin: Origin, name: str) -> str:
-        """Raises `Conflict` if another job of the run has given that name."""
+        """Raises `Conflict` if another job of the run has given that name, or the run has no room for one more."""
         taken = await artifacts.find(db, origin.run_id, name)
         if taken is not None and taken.job_id != origin.job_id:
             raise Conflict(_conflict(taken))
+        if taken is None:
+            await artifact_limits.check_count(db, origin.run_id, name, self._limits)
         return ""
+
+    async def room(self, db: Db, upload: Upload) -> Room:
+        return await artifact_limits.left(db, upload.owner, upload.pull_request, self._limits, sending=True)
 
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str:
         return keys.artifact(origin.run_id, name, upload_id)
 
     async def publish(self, db: Db, upload: Upload, size: int, sha256: str) -> Outcome:
         """The same one sent twice is one; that of an older attempt of the same job gives way."""
+        origin = await origins.hold(db, upload.job_id, upload.attempt)
+        if origin is None:
+            raise AttemptOver(
+                f"artifact {upload.name!r} was not kept: attempt {upload.attempt} of this job is over, or another"
+                " has begun"
+            )
+        owner = Owner(origin.routing_key, origin.repository)
+        room = await artifact_limits.left(db, owner, origin.pull_request, self._limits, sending=False)
+        before = await artifacts.find(db, origin.run_id, upload.name)
+        if before is None or (before.job_id == upload.job_id and before.attempt < upload.attempt):
+            if size > room.bytes:
+                return Outcome(False, f"artifact {upload.name!r} of {size:,} bytes was refused: {room.full}")
+            if before is None:
+                try:
+                    await artifact_limits.check_count(db, origin.run_id, upload.name, self._limits)
+                except Conflict as refused:
+                    return Outcome(False, str(refused))
         added = await artifacts.add(
             db,
             artifact_id=upload.id,
+            owner=owner,
+            pull_request=origin.pull_request,
+            run_id=origin.run_id,
             job_id=upload.job_id,
             attempt=upload.attempt,
             name=upload.name,
@@ -70,15 +97,11 @@ class Artifacts:
             case Taken(by=by):
                 same = (by.job_id, by.attempt, by.sha256) == (upload.job_id, upload.attempt, sha256)
                 return Outcome(same, "" if same else _conflict(by), published=False)
-            case Over():
-                raise AttemptOver(
-                    f"artifact {upload.name!r} was not kept: attempt {upload.attempt} of this job is over, or another"
-                    " has begun"
-                )
 
     def too_large(self, name: str) -> TooLarge:
         return TooLarge(
             f"artifact {name!r} is larger than {self.max_bytes:,} bytes: split it, or leave out what can be made again"
+            " (KICI_ARTIFACT_MAX_BYTES)"
         )
 
     def ended(self, outcome: Outcome) -> None:

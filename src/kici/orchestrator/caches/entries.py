@@ -116,6 +116,9 @@ class Caches:
         self.ended(Outcome(False, _TAKEN))
         return _TAKEN
 
+    async def room(self, db: Db, upload: Upload) -> None:
+        """What is published makes room for itself."""
+
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str:
         return keys.cache(upload_id)
 

@@ -2,79 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
 
 import structlog
-from asyncpg import Pool, Record
-from msgspec import Struct
 
-from kici.orchestrator.caches import metrics
-from kici.orchestrator.caches.sweep_caches import RemovesParts
-from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.leader_service import LeaderService
+from kici.orchestrator.caches import metrics, sweep_objects
+from kici.orchestrator.caches.sweep_objects import Pass, SweepObjects
 from kici.orchestrator.store import artifacts
-from kici.orchestrator.store.lease import Lease
+from kici.orchestrator.store.database import Db
 
 log = structlog.get_logger(__name__)
 
 
-class Settings(Struct, frozen=True):
+class Settings(sweep_objects.Settings, frozen=True, kw_only=True):
     ttl: timedelta | None = timedelta(days=90)
     """Since it was made; None = for ever."""
     grace: timedelta = timedelta(minutes=20)
     """For those who still read one; longer than a signed address is valid."""
-    interval: timedelta = timedelta(minutes=1)
-    batch: int = 100
 
 
-class Pass(Struct, frozen=True):
-    expired: int
-    """Rows: a rerun has one of its own for what it has taken over."""
-    removed: int
-    """Artifacts whose objects are gone."""
-
-
-class ExpireArtifacts(LeaderService[Pass]):
-    """Leader-only. Objects go before their rows say so: stopped in between, the next pass does it again."""
-
-    def __init__(
-        self,
-        pool: Pool[Record],
-        held: Lease,
-        stored: RemovesParts,
-        settings: Settings,
-        *,
-        on_pass: Callable[[Pass], None] = lambda done: None,
-    ) -> None:
-        super().__init__(pool, held, settings.interval, on_pass=on_pass)
-        self._stored = stored
-        self._settings = settings
-
-    async def run_once(self) -> Pass:
+class ExpireArtifacts(SweepObjects[Settings, artifacts.Leftover]):
+    async def _expire(self, db: Db) -> int:
+        """A rerun has a row of its own for what it has taken over."""
         settings = self._settings
-        async with self._transaction() as db:
-            expired = 0 if settings.ttl is None else await artifacts.expire(db, settings.ttl, settings.batch)
-            found = await artifacts.leftovers(db, settings.grace, settings.batch)
-        removed = await self._remove(found)
-        if removed:
-            async with self._transaction() as db:
-                await artifacts.forget(db, removed)
-        metrics.ARTIFACTS_EXPIRED.inc(expired)
-        if expired or removed:
-            log.info("artifacts went whose time was over", expired=expired, removed=len(removed))
-        return Pass(expired, len(removed))
+        return 0 if settings.ttl is None else await artifacts.expire(db, settings.ttl, settings.batch)
 
-    async def _remove(self, found: list[artifacts.Leftover]) -> list[str]:
-        removed = []
-        for one in found:
-            try:
-                await self._stored.remove(one.object_key, one.part_bytes)
-            except Unavailable as error:
-                log.warning("expired artifacts stay, the object store is away", error=str(error))
-                break
-            removed.append(one.object_key)
-        return removed
+    async def _leftovers(self, db: Db) -> list[artifacts.Leftover]:
+        return await artifacts.leftovers(db, self._settings.grace, self._settings.batch)
 
-    def _is_full(self, done: Pass) -> bool:
-        return done.expired >= self._settings.batch or done.removed == self._settings.batch
+    async def _forget(self, db: Db, gone: Sequence[artifacts.Leftover]) -> None:
+        await artifacts.forget(db, [one.object_key for one in gone])
+
+    def _tell(self, done: Pass) -> None:
+        metrics.ARTIFACTS_EXPIRED.inc(done.expired)
+        if done.expired or done.gone:
+            log.info("artifacts went whose time was over", expired=done.expired, removed=done.gone)

@@ -2,81 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
 
 import structlog
-from asyncpg import Pool, Record
-from msgspec import Struct
 
-from kici.orchestrator.caches import metrics
-from kici.orchestrator.errors import Unavailable
-from kici.orchestrator.leader_service import LeaderService
+from kici.orchestrator.caches import metrics, sweep_objects
+from kici.orchestrator.caches.sweep_objects import Pass, SweepObjects
 from kici.orchestrator.store import caches
-from kici.orchestrator.store.lease import Lease
+from kici.orchestrator.store.database import Db
 
 log = structlog.get_logger(__name__)
 
 
-class Settings(Struct, frozen=True):
+class Settings(sweep_objects.Settings, frozen=True, kw_only=True):
     ttl: timedelta = timedelta(days=7)
     grace: timedelta = timedelta(minutes=20)
     """For those who still read an entry that has made room; longer than a signed address is valid."""
-    interval: timedelta = timedelta(minutes=1)
-    batch: int = 100
 
 
-class Pass(Struct, frozen=True):
-    expired: int
-    removed: int
+class SweepCaches(SweepObjects[Settings, caches.Leftover]):
+    async def _expire(self, db: Db) -> int:
+        return await caches.expire(db, self._settings.ttl, self._settings.batch)
 
+    async def _leftovers(self, db: Db) -> list[caches.Leftover]:
+        return await caches.leftovers(db, grace=self._settings.grace, batch=self._settings.batch)
 
-class RemovesParts(Protocol):
-    async def remove(self, object_key: str, part_bytes: int | None) -> None:
-        """Raises `Unavailable` when the store cannot be reached."""
+    async def _forget(self, db: Db, gone: Sequence[caches.Leftover]) -> None:
+        await caches.forget(db, [one.id for one in gone])
 
-
-class SweepCaches(LeaderService[Pass]):
-    """Leader-only. Objects go before their row does: stopped in between, the next pass does it again."""
-
-    def __init__(
-        self,
-        pool: Pool[Record],
-        held: Lease,
-        stored: RemovesParts,
-        settings: Settings,
-        *,
-        on_pass: Callable[[Pass], None] = lambda done: None,
-    ) -> None:
-        super().__init__(pool, held, settings.interval, on_pass=on_pass)
-        self._stored = stored
-        self._settings = settings
-
-    async def run_once(self) -> Pass:
-        settings = self._settings
-        async with self._transaction() as db:
-            expired = await caches.expire(db, settings.ttl, settings.batch)
-            found = await caches.leftovers(db, grace=settings.grace, batch=settings.batch)
-        removed = await self._remove(found)
-        if removed:
-            async with self._transaction() as db:
-                await caches.forget(db, removed)
-        metrics.EXPIRED.inc(expired)
-        if expired or removed:
-            log.info("swept caches", expired=expired, removed=len(removed))
-        return Pass(expired, len(removed))
-
-    async def _remove(self, found: list[caches.Leftover]) -> list[str]:
-        removed = []
-        for one in found:
-            try:
-                await self._stored.remove(one.object_key, one.part_bytes)
-            except Unavailable as error:
-                log.warning("cache objects stay, the object store is away", error=str(error))
-                break
-            removed.append(one.id)
-        return removed
-
-    def _is_full(self, done: Pass) -> bool:
-        return self._settings.batch in (done.expired, done.removed)
+    def _tell(self, done: Pass) -> None:
+        metrics.EXPIRED.inc(done.expired)
+        if done.expired or done.gone:
+            log.info("swept caches", expired=done.expired, removed=done.gone)

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterable
 from datetime import timedelta
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 from asyncpg import Pool, Record
 from msgspec import Struct
@@ -45,6 +46,12 @@ class Outcome(Struct, frozen=True):
     """What was sent is what is kept: false where the same was there already."""
 
 
+class Room(Struct, frozen=True):
+    bytes: int
+    full: str
+    """What is said where they are too few: the limit, what is used, the way out."""
+
+
 class Kind(Protocol):
     """Artifacts or caches."""
 
@@ -56,6 +63,10 @@ class Kind(Protocol):
 
     async def refusal(self, db: Db, origin: Origin, name: str) -> str:
         """Why sending it would be for nothing; empty = it would not. May raise what refuses it."""
+
+    async def room(self, db: Db, upload: Upload) -> Room | None:
+        """What may still be sent, beside what was granted, by it or others. It stays so until the transaction ends.
+        None: as much as an entry may have."""
 
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str: ...
 
@@ -102,22 +113,39 @@ class Uploads:
                 )
             upload_id = str(uuid.uuid4())
             key = of.object_key(origin, name, upload_id)
-            upload = Upload(upload_id, origin.run_id, job_id, attempt, kind, name, key, self._part_bytes)
+            upload = Upload(
+                upload_id,
+                origin.run_id,
+                job_id,
+                attempt,
+                kind,
+                name,
+                key,
+                self._part_bytes,
+                routing_key=origin.routing_key,
+                repository=origin.repository,
+                pull_request=origin.pull_request,
+            )
+            granted = await self._grantable(db, upload, parts.URLS_AT_FIRST)
+            upload = msgspec.structs.replace(upload, granted_parts=granted)
             await uploads.begin(db, upload, LASTS)
         return Begun(upload)
 
     async def urls(self, job_id: str, attempt: int, upload_id: str, first: int, count: int) -> list[str | None]:
-        """Of parts from `first`: each a signed address for a PUT, or None, then it is sent here."""
+        """Of parts from `first`: each a signed address for a PUT, or None, then it is sent here. Raises
+        `Conflict` if there is no room for any."""
         upload = await self._open(job_id, attempt, upload_id)
-        numbers = range(first, first + min(count, parts.URLS_AT_ONCE))
-        most = parts.count(self._kinds[upload.kind].max_bytes, upload.part_bytes)
-        self._check_number(upload, numbers.start)
-        return await self._parts.urls("PUT", upload.object_key, [number for number in numbers if number < most])
+        self._check_number(upload, first)
+        wanted = first + min(count, parts.URLS_AT_ONCE)
+        granted = await self._granted(upload, first, wanted)
+        return await self._parts.urls("PUT", upload.object_key, range(first, min(wanted, granted)))
 
     async def put(self, job_id: str, attempt: int, upload_id: str, number: int, data: AsyncIterable[bytes]) -> None:
-        """Store one part; sent again it is replaced. Raises `TooLarge`, `Invalid` or `Unavailable`."""
+        """Store one part; sent again it is replaced. Raises `TooLarge`, `Invalid`, `Unavailable`, or
+        `Conflict`: there is no room for it."""
         upload = await self._open(job_id, attempt, upload_id)
         self._check_number(upload, number)
+        await self._granted(upload, number, number + parts.URLS_AT_ONCE)
         await self._parts.put(upload.object_key, number, data, upload.part_bytes)
 
     async def complete(self, job_id: str, attempt: int, upload_id: str, size: int, sha256: str, count: int) -> Outcome:
@@ -163,7 +191,7 @@ class Uploads:
     async def _open(self, job_id: str, attempt: int, upload_id: str) -> Upload:
         upload = await self._find(job_id, attempt, upload_id)
         if upload.state != OPEN:
-            raise Conflict(f"this upload is closed: {upload.reason or 'it was completed'}")
+            raise _closed(upload)
         return upload
 
     async def _find(self, job_id: str, attempt: int, upload_id: str) -> Upload:
@@ -180,12 +208,44 @@ class Uploads:
         if number >= parts.count(kind.max_bytes, upload.part_bytes):
             raise kind.too_large(upload.name)
 
+    async def _granted(self, upload: Upload, number: int, wanted: int) -> int:
+        """How many parts it may send: more than `number`, or raises `Conflict`. If it has to be asked for more it is
+        asked for `wanted`."""
+        if number < upload.granted_parts:
+            return upload.granted_parts
+        async with transaction(self._pool) as db:
+            held = await uploads.hold(db, upload.id, upload.job_id, upload.attempt)
+            if held is None or held.state != OPEN:
+                raise _closed(held or upload)
+            if number < held.granted_parts:
+                return held.granted_parts
+            granted = await self._grantable(db, held, wanted)
+            if granted <= number:
+                raise Conflict(f"part {number} of {upload.name!r} was refused: the parts before it take all room")
+            await uploads.grant(db, held.id, granted)
+        return granted
+
+    async def _grantable(self, db: Db, upload: Upload, wanted: int) -> int:
+        """Parts that it may send, `wanted` or fewer. Raises `Conflict` if that is not one more than it may already."""
+        kind = self._kinds[upload.kind]
+        most = parts.count(kind.max_bytes, upload.part_bytes)
+        room = await kind.room(db, upload)
+        if room is None:
+            return most
+        if room.bytes <= 0:
+            raise Conflict(f"{kind.name} {upload.name!r} was refused: {room.full}")
+        return min(wanted, most, upload.granted_parts + parts.count(room.bytes, upload.part_bytes))
+
     async def _end(self, upload_id: str, reason: str) -> None:
         try:
             async with transaction(self._pool) as db:
                 await uploads.end(db, upload_id, OVER, reason, parts.STALE_AFTER)
         except OrchestratorError as error:  # the sweeper ends it in a day
             log.warning("an upload could not be closed", upload=upload_id, error=str(error))
+
+
+def _closed(upload: Upload) -> Conflict:
+    return Conflict(f"this upload is closed: {upload.reason or 'it was completed'}")
 
 
 def _unknown(upload_id: str) -> NotFound:

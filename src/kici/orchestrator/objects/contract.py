@@ -43,10 +43,13 @@ class Entry(Struct, frozen=True):
 
 
 class Objects(Protocol):
-    async def put(self, key: str, data: bytes | AsyncIterable[bytes], *, create: bool = False) -> None:
+    async def put(
+        self, key: str, data: bytes | AsyncIterable[bytes], *, create: bool = False, synced: bool = True
+    ) -> None:
         """Store an object; one that is there is replaced, or with `create` left alone (`ObjectExists`).
 
-        A stream is not gathered in memory. What its iterator raises comes out, and nothing was stored.
+        A large stream is not gathered in memory. What its iterator raises comes out, and nothing was stored. Not
+        `synced`, it may be damaged if the store's power fails within a minute: for what readers compare with a digest.
         """
 
     async def get(self, key: str) -> bytes:
@@ -67,6 +70,9 @@ class Objects(Protocol):
     async def sign(self, method: Method, key: str, lasts: timedelta) -> str | None:
         """An address for this method and key alone, which works without credentials for so long; whoever has it can
         use it, and again: it belongs in no log. None: the store cannot be reached but by us."""
+
+    async def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
+        """Remove what killed uploads have left, which nobody can read, where only we can; how many files."""
 
 
 def check_key(key: str) -> str:

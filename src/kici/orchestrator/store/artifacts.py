@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from kici.orchestrator.store.caches import Owner
 from kici.orchestrator.store.database import Db
 
 
@@ -54,14 +55,13 @@ class Taken(Struct, frozen=True, tag=True):
     by: Artifact
 
 
-class Over(Struct, frozen=True, tag=True):
-    """The attempt is not the job's current one any more, or has ended."""
-
-
 async def add(
     db: Db,
     *,
     artifact_id: str,
+    owner: Owner,
+    pull_request: int | None,
+    run_id: str,
     job_id: str,
     attempt: int,
     name: str,
@@ -69,21 +69,11 @@ async def add(
     size_bytes: int,
     part_bytes: int,
     sha256: str,
-) -> Added | Taken | Over:
-    """Make what was uploaded visible, in the caller's transaction.
+) -> Added | Taken:
+    """Make what was uploaded visible, in the caller's transaction, which holds the attempt.
 
-    Locks the job against a new attempt. An artifact of an older attempt of the same job gives way.
+    An artifact of an older attempt of the same job gives way.
     """
-    run_id = await db.fetchval(
-        """
-        select run_id from execution_jobs
-         where job_id = $1 and attempt = $2 and status in ('running', 'recovering', 'cancelling') for share
-        """,
-        job_id,
-        attempt,
-    )
-    if run_id is None:
-        return Over()
     replaced = await db.fetchrow(
         """
         delete from artifacts where run_id = $1 and name = $2 and job_id = $3 and attempt < $4
@@ -96,8 +86,9 @@ async def add(
     )
     added = await db.execute(
         """
-        insert into artifacts (id, run_id, job_id, attempt, name, object_key, size_bytes, part_bytes, sha256)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (run_id, name) do nothing
+        insert into artifacts (id, run_id, job_id, attempt, name, object_key, size_bytes, part_bytes, sha256,
+                               routing_key, repository, pull_request)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (run_id, name) do nothing
         """,
         artifact_id,
         run_id,
@@ -108,11 +99,15 @@ async def add(
         size_bytes,
         part_bytes,
         sha256,
+        owner.routing_key,
+        owner.repository,
+        pull_request,
     )
     if added == "INSERT 0 1":
         return Added(None if replaced is None else Replaced(**replaced))
     taken = await find(db, run_id, name)
-    return Over() if taken is None else Taken(taken)
+    assert taken, "an artifact gives way to a later attempt of its job only, and that is held"
+    return Taken(taken)
 
 
 async def find(db: Db, run_id: str, name: str) -> Artifact | None:

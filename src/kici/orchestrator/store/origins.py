@@ -29,6 +29,11 @@ class Origin(Struct, frozen=True):
     def trusted(self) -> bool:
         return self.event.trust is Trust.TRUSTED
 
+    @property
+    def pull_request(self) -> int | None:
+        """Of a run that is not trusted."""
+        return None if self.trusted else self.event.pr_number
+
 
 async def find(db: Db, job_id: str, attempt: int) -> Origin | None:
     """None if the attempt is over."""

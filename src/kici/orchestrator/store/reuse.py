@@ -71,9 +71,10 @@ async def _copy_artifacts(db: Db, new: list[str], earlier: list[str]) -> None:
     await db.execute(
         """
         insert into artifacts
-          (run_id, job_id, attempt, name, object_key, size_bytes, part_bytes, sha256, created_at, expired_at)
+          (run_id, job_id, attempt, name, object_key, size_bytes, part_bytes, sha256, created_at, expired_at,
+           routing_key, repository, pull_request)
         select j.run_id, j.job_id, a.attempt, a.name, a.object_key, a.size_bytes, a.part_bytes, a.sha256, a.created_at,
-               a.expired_at
+               a.expired_at, a.routing_key, a.repository, a.pull_request
           from unnest($1::uuid[], $2::uuid[]) as r (job_id, earlier)
           join execution_jobs j on j.job_id = r.job_id
           join execution_jobs o on o.job_id = r.earlier

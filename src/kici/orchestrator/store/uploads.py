@@ -12,6 +12,7 @@ from datetime import timedelta
 from msgspec import Struct
 
 from kici.orchestrator.store.artifacts import Replaced
+from kici.orchestrator.store.caches import Owner
 from kici.orchestrator.store.database import Db
 
 OPEN, PUBLISHED, OVER = "open", "published", "over"
@@ -32,13 +33,24 @@ class Upload(Struct, frozen=True):
     state: str = OPEN
     reason: str = ""
     """Why it is over, in words; empty where what it sent is kept already."""
+    routing_key: str = ""
+    repository: str = ""
+    pull_request: int | None = None
+    """Of a run that is not trusted."""
+    granted_parts: int = 0
+    """It may send parts 0 to so many."""
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.routing_key, self.repository)
 
 
 async def begin(db: Db, upload: Upload, lasts: timedelta) -> None:
     await db.execute(
         """
-        insert into uploads (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, expires_at)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval)
+        insert into uploads (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, expires_at, routing_key,
+                             repository, pull_request, granted_parts)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval, $10, $11, $12, $13)
         """,
         upload.id,
         upload.run_id,
@@ -49,6 +61,10 @@ async def begin(db: Db, upload: Upload, lasts: timedelta) -> None:
         upload.object_key,
         upload.part_bytes,
         lasts,
+        upload.routing_key,
+        upload.repository,
+        upload.pull_request,
+        upload.granted_parts,
     )
 
 
@@ -65,7 +81,8 @@ async def hold(db: Db, upload_id: str, job_id: str, attempt: int) -> Upload | No
 _FIND = f"""
   select id, run_id, job_id, attempt, kind, name, object_key, part_bytes,
          case when state = 'open' and expires_at < now() then 'over' else state end as state,
-         case when state = 'open' and expires_at < now() then '{TOO_LONG}' else reason end as reason
+         case when state = 'open' and expires_at < now() then '{TOO_LONG}' else reason end as reason,
+         routing_key, repository, pull_request, granted_parts
     from uploads where id = $1 and job_id = $2 and attempt = $3
 """  # noqa: S608 - a constant
 
@@ -73,6 +90,11 @@ _FIND = f"""
 async def _fetch(db: Db, statement: str, *args: object) -> Upload | None:
     row = await db.fetchrow(statement, *args)
     return None if row is None else Upload(**row)
+
+
+async def grant(db: Db, upload_id: str, granted_parts: int) -> None:
+    """It may send so many parts, which were fewer. The caller holds it."""
+    await db.execute("update uploads set granted_parts = $2 where id = $1", upload_id, granted_parts)
 
 
 async def unpublished(db: Db, job_id: str) -> int:
@@ -95,14 +117,15 @@ async def end(db: Db, upload_id: str, state: str, reason: str, keep: timedelta) 
 
 
 async def leave(db: Db, replaced: Replaced, keep: timedelta) -> None:
-    """The objects of an artifact that has given way go after `keep`."""
+    """The objects of an artifact that has given way go after `keep`. A job has so few attempts that they count no more
+    in the meantime."""
     await db.execute(
         """
         insert into uploads
           (id, run_id, job_id, attempt, kind, name, object_key, part_bytes, state, reason, expires_at)
         values ($1, $2, $3, $4, 'artifact', $5, $6, $7, 'over', 'a later attempt replaced it', now() + $8::interval)
         on conflict (id) do update
-          set state = excluded.state, reason = excluded.reason, expires_at = excluded.expires_at
+          set state = excluded.state, reason = excluded.reason, expires_at = excluded.expires_at, granted_parts = 0
         """,
         replaced.id,
         replaced.run_id,

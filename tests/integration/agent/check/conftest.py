@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from kici.orchestrator.api import agent_check, git
 from kici.orchestrator.diagnostics import health
-from kici.orchestrator.objects.obstore_objects import open_objects
+from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings
 from tests.support import coordinator
 from tests.support.coordinator import Coordinator

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.agent.check.conftest import There, check
 from tests.support import front
 from tests.support.certificates import authority
+from tests.support.relay import Relay
 
 AFTER_TCP = {"tunnel", "tls", "http", "ready", "websocket", "token", "labels", "id there", "protocol", "clock"}
 
@@ -40,8 +41,8 @@ async def test_certificates_are_believed_by_the_bundle(base: Path, there: There,
     tls = authority(base / "right.pem")
     authority(base / "wrong.pem")
     given = {"KICI_CA_BUNDLE": str(base / f"{bundle}.pem")} if bundle else {}
-    async with front.serving(front.forwarding(there.port), tls) as port:
-        said = await check(base, f"wss://127.0.0.1:{port}/ws", await there.of.agent_token(), **given)
+    async with Relay(there.port, tls) as relay:
+        said = await check(base, f"wss://127.0.0.1:{relay.port}/ws", await there.of.agent_token(), **given)
     if told:
         assert said.failed().startswith("tls: the certificate of 127.0.0.1 is not accepted: ")
         assert told in said.failed()
@@ -62,17 +63,17 @@ async def test_certificates_that_have_ended_or_are_for_another_name_are_told(
     base: Path, there: There, of: str, days: float, told: str
 ) -> None:
     tls = authority(base / "ca.pem", of=of, days=days)
-    async with front.serving(front.forwarding(there.port), tls) as port:
-        said = await check(base, f"wss://127.0.0.1:{port}/ws", "", KICI_CA_BUNDLE=str(base / "ca.pem"))
+    async with Relay(there.port, tls) as relay:
+        said = await check(base, f"wss://127.0.0.1:{relay.port}/ws", "", KICI_CA_BUNDLE=str(base / "ca.pem"))
     assert said.failed().startswith(told)
     assert "→ write a name into KICI_ORCHESTRATOR_URL" in said.failed() or days < 0
 
 
 async def test_a_certificate_that_ends_soon_is_a_warning(base: Path, there: There) -> None:
     tls = authority(base / "ca.pem", days=5.5)
-    async with front.serving(front.forwarding(there.port), tls) as port:
+    async with Relay(there.port, tls) as relay:
         token = await there.of.agent_token()
-        said = await check(base, f"wss://127.0.0.1:{port}/ws", token, KICI_CA_BUNDLE=str(base / "ca.pem"))
+        said = await check(base, f"wss://127.0.0.1:{relay.port}/ws", token, KICI_CA_BUNDLE=str(base / "ca.pem"))
     assert said.code == 0
     assert said.hops["tls"]["status"] == "warn"
     assert said.hops["tls"]["wayOut"] == "renew it"
@@ -89,19 +90,18 @@ async def test_through_a_proxy_everything_works_and_its_password_is_never_told(
     base: Path, there: There, login: str
 ) -> None:
     proxy = front.Proxy(b64encode(login.encode()).decode() if login else "")
-    async with front.serving(proxy.serve) as port:
-        way = f"http://{login}@127.0.0.1:{port}" if login else f"http://127.0.0.1:{port}"
+    async with proxy:
+        way = f"http://{login}@127.0.0.1:{proxy.port}" if login else proxy.url
         said = await check(base, there.of.url, await there.of.agent_token(), http_proxy=way)
     assert (said.code, said.statuses.keys() - {"uv", "zstd", "limits"}) == (0, {"sandbox"})
-    assert said.hops["proxy"]["told"] == f"127.0.0.1:{port}"
+    assert said.hops["proxy"]["told"] == f"127.0.0.1:{proxy.port}"
     assert f"CONNECT 127.0.0.1:{there.port} HTTP/1.1" in proxy.asked
     assert "secret-word" not in said.out + said.err
 
 
 async def test_a_proxy_that_says_no_is_told_and_no_proxy_leads_past_it(base: Path, there: There) -> None:
-    proxy = front.Proxy("another")
-    async with front.serving(proxy.serve) as port:
-        given = {"http_proxy": f"http://127.0.0.1:{port}"}
+    async with front.Proxy("another") as proxy:
+        given = {"http_proxy": proxy.url}
         said = await check(base, there.of.url, "", **given)
         assert said.failed() == (
             "tunnel: the proxy says no: HTTP/1.1 407 Proxy Authentication Required"
@@ -123,8 +123,8 @@ async def test_an_address_that_is_no_orchestrators_is_told(base: Path, there: Th
 
 
 async def test_a_front_that_passes_no_upgrade_on_is_told(base: Path, there: There) -> None:
-    async with front.serving(front.without_upgrade(there.port)) as port:
-        said = await check(base, f"ws://127.0.0.1:{port}/ws", await there.of.agent_token())
+    async with front.WithoutUpgrade(there.port) as between:
+        said = await check(base, f"ws://127.0.0.1:{between.port}/ws", await there.of.agent_token())
     assert said.failed().startswith("websocket: ")
     assert said.failed().endswith("→ whatever stands in front must pass `Upgrade` on")
 

@@ -63,8 +63,8 @@ async def test_an_object_store_that_cannot_be_used_is_told(base: Path, there: Th
 
 async def test_an_orchestrator_that_is_older_and_cannot_be_asked_is_no_failure(base: Path, there: There) -> None:
     token = await there.of.agent_token()
-    async with front.serving(front.without_path("/api/v1/agent/check", there.port)) as port:
-        said = await check(base, f"ws://127.0.0.1:{port}/ws", token)
+    async with front.WithoutPath(there.port, "/api/v1/agent/check") as between:
+        said = await check(base, f"ws://127.0.0.1:{between.port}/ws", token)
     assert said.code == 0
     assert said.statuses["token"] == said.statuses["labels"] == "skipped"
     assert "older than this agent" in said.hops["token"]["told"]

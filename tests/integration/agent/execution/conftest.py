@@ -5,7 +5,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -72,7 +72,7 @@ class Heard:
     async def upload(self, name: str, data: AsyncIterator[bytes]) -> None:
         self.artifacts[name] = b"".join([piece async for piece in data])
 
-    async def download(self, name: str) -> AsyncIterator[bytes]:
+    async def download(self, name: str) -> AsyncGenerator[bytes, None]:
         yield self.artifacts[name]
 
     def annotated(self, index: int, level: str, message: str, file: str, line: int) -> None:
@@ -88,8 +88,8 @@ class Heard:
         self.events.setdefault(key, (name, payload))
         return f"event-{list(self.events).index(key)}"
 
-    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]] | None:
-        async def data(entry: bytes) -> AsyncIterator[bytes]:
+    async def cache_fetch(self, key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]] | None:
+        async def data(entry: bytes) -> AsyncGenerator[bytes, None]:
             yield entry
 
         for wanted in (key, *restore):

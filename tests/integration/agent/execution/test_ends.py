@@ -357,7 +357,7 @@ asyncio.run(main())
         ("say(JobEnded('cancelled'))", "a cancelled job that nobody cancelled"),
         ("say(Ready(1))", "Ready now"),
         ("say(Pong())", "an answer that nobody asked for"),
-        ("say(ArtifactData(1, b'x'))", "an artifact that it does not upload"),
+        ("say(ArtifactEnd(1))", "an artifact that it does not upload"),
         ("say(ArtifactBegin(1, 'a')); say(ArtifactBegin(1, 'a'))", "request 1 twice"),
         ("say(CacheFetch(1, 'a')); say(CacheBegin(1, 'a'))", "request 1 twice"),
         ("say(Annotated(0, 'notice', 'x'))", "a remark of step 0"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ BEGIN = "say(StepStarted(0))"
 END = "say(StepEnded(0, 'success')); say(JobEnded('success'))"
 TELL = "say(Output(0, (repr(heard()) + chr(10)).encode()))"
 """Puts the host's answer into the log."""
+
+
+def tell(answer: str) -> str:
+    return f"say(Output(0, (repr({answer}) + chr(10)).encode()))"
 
 
 async def heard(jobs: Jobs, *says: str) -> list[str]:
@@ -37,26 +42,24 @@ def jobs(directory: Path) -> Jobs:
 async def test_a_cache_is_saved_and_found_by_its_key_and_by_a_prefix(jobs: Jobs) -> None:
     answers = await heard(
         jobs,
-        "say(CacheFetch(1, 'uv-1', ('uv-',)))", TELL,
-        "say(CacheBegin(2, 'uv-1')); say(ArtifactData(2, b'tar')); say(ArtifactEnd(2))", TELL,
-        "say(CacheFetch(3, 'uv-1'))", TELL, TELL,
-        "say(CacheFetch(4, 'uv-2', ('none-', 'uv-')))", TELL, TELL,
-    )  # fmt: skip
+        tell("fetch(CacheFetch(1, 'uv-1', ('uv-',)))"),
+        tell("send(CacheBegin(2, 'uv-1'), b'tar')"),
+        tell("fetch(CacheFetch(3, 'uv-1'))"),
+        tell("fetch(CacheFetch(4, 'uv-2', ('none-', 'uv-')))"),
+    )
     assert answers == [
         "Reply(request=1, error='', value='')",
         "Reply(request=2, error='', value='')",
-        "ArtifactData(request=3, data=b'tar')",
-        "Reply(request=3, error='', value='uv-1')",
-        "ArtifactData(request=4, data=b'tar')",
-        "Reply(request=4, error='', value='uv-1')",
+        "(b'tar', Reply(request=3, error='', value='uv-1'))",
+        "(b'tar', Reply(request=4, error='', value='uv-1'))",
     ]
 
 
 async def test_a_cache_that_cannot_be_kept_or_read_is_an_answer_and_the_job_goes_on(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def breaks(key: str, restore: tuple[str, ...]) -> tuple[str, AsyncIterator[bytes]]:
-        async def data() -> AsyncIterator[bytes]:
+    async def breaks(key: str, restore: tuple[str, ...]) -> tuple[str, AsyncGenerator[bytes, None]]:
+        async def data() -> AsyncGenerator[bytes, None]:
             yield b"half"
             raise KiciError("the cache arrived damaged")
 
@@ -69,27 +72,77 @@ async def test_a_cache_that_cannot_be_kept_or_read_is_an_answer_and_the_job_goes
     monkeypatch.setattr(jobs.sink, "cache_save", full)
     answers = await heard(
         jobs,
-        "say(CacheFetch(1, 'a'))", TELL, TELL,
-        "say(CacheBegin(2, 'a')); say(ArtifactData(2, b'x')); say(ArtifactEnd(2))", TELL,
-        "say(CacheBegin(3, ' ')); say(ArtifactData(3, b'x')); say(ArtifactEnd(3))", TELL,
-    )  # fmt: skip
-    assert answers[1] == "Reply(request=1, error='the cache arrived damaged', value='')"
-    assert "No space left" in answers[2]
-    assert "cannot be the key of a cache" in answers[3]
+        tell("fetch(CacheFetch(1, 'a'))"),
+        tell("send(CacheBegin(2, 'a'), b'x')"),
+        tell("send(CacheBegin(3, ' '), b'x')"),
+    )
+    assert answers[0] == "(b'half', Reply(request=1, error='the cache arrived damaged', value=''))"
+    assert "No space left" in answers[1]
+    assert "cannot be the key of a cache" in answers[2]
 
 
 async def test_of_an_upload_that_breaks_off_nothing_is_kept_and_the_next_one_is(jobs: Jobs) -> None:
     answers = await heard(
         jobs,
-        "say(CacheBegin(1, 'a')); say(ArtifactData(1, b'half')); say(ArtifactEnd(1, True))", TELL,
-        "say(ArtifactBegin(2, 'a')); say(ArtifactData(2, b'half')); say(ArtifactEnd(2, True))", TELL,
-        "say(CacheBegin(3, 'a')); say(ArtifactData(3, b'whole')); say(ArtifactEnd(3))", TELL,
-    )  # fmt: skip
+        tell("send(CacheBegin(1, 'a'), b'half', True)"),
+        tell("send(ArtifactBegin(2, 'a'), b'half', True)"),
+        tell("send(CacheBegin(3, 'a'), b'whole')"),
+    )
     assert "not sent to its end" in answers[0]
     assert "not sent to its end" in answers[1]
     assert answers[2] == "Reply(request=3, error='', value='')"
     assert jobs.sink.caches == {"a": b"whole"}
     assert jobs.sink.artifacts == {}
+
+
+async def test_what_is_refused_or_there_already_is_not_asked_for(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def there(key: str, data: AsyncIterator[bytes]) -> None:
+        raise KiciError("there is an entry of that key already")
+
+    monkeypatch.setattr(jobs.sink, "cache_save", there)
+    answers = await heard(jobs, "say(CacheBegin(1, 'a'))", TELL, "say(ArtifactBegin(2, '/'))", TELL)
+    assert "already" in answers[0]
+    assert "cannot be the name of an artifact" in answers[1]
+
+
+async def test_a_slow_upload_holds_up_neither_another_one_nor_the_log(jobs: Jobs) -> None:
+    answers = await heard(
+        jobs,
+        "say(CacheBegin(1, 'slow')); heard(); slow = pipes.pop()",
+        tell("send(CacheBegin(2, 'fast'), b'whole')"),
+        "os.write(slow, b'late'); os.close(slow); say(ArtifactEnd(1))", TELL,
+    )  # fmt: skip
+    assert [answer[:15] for answer in answers] == ["Reply(request=2", "Reply(request=1"]
+    assert jobs.sink.caches == {"slow": b"late", "fast": b"whole"}
+
+
+async def test_the_end_of_an_upload_is_what_the_runner_says_also_where_a_process_keeps_its_pipe(jobs: Jobs) -> None:
+    answers = await heard(
+        jobs,
+        "say(CacheBegin(1, 'a')); heard(); os.write(pipes[0], b'whole'); say(ArtifactEnd(1))", TELL,
+        "say(CacheBegin(2, 'b')); heard(); os.write(pipes[1], b'half'); say(ArtifactEnd(2, True))", TELL,
+    )  # fmt: skip
+    assert answers[0] == "Reply(request=1, error='', value='')"
+    assert "not sent to its end" in answers[1]
+    assert jobs.sink.caches == {"a": b"whole"}
+
+
+async def test_a_job_may_leave_any_pipe_as_it_is_and_the_host_keeps_nothing_of_it_open(jobs: Jobs) -> None:
+    jobs.sink.caches["large"] = bytes(4_000_000)
+    before = os.listdir("/proc/self/fd")
+    await heard(
+        jobs,
+        "for n in range(1, 11):\n    say(ArtifactBegin(n, f'a{n}')); heard()",
+        "for n in range(11, 21):\n    say(CacheFetch(n, 'large')); heard()",
+    )
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert jobs.sink.artifacts == {}
+
+
+async def test_what_is_not_read_to_its_end_is_no_error_of_the_host(jobs: Jobs) -> None:
+    jobs.sink.caches["large"] = bytes(4_000_000)
+    answers = await heard(jobs, "say(CacheFetch(1, 'large')); heard(); os.close(pipes.pop())", TELL)
+    assert answers == ["Reply(request=1, error='', value='large')"]
 
 
 async def test_a_secret_output_is_masked_before_it_is_kept_and_never_more_than_twenty(jobs: Jobs) -> None:
