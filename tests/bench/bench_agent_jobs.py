@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kici.agent import mirrors
+from kici.agent import mirror_places
 from kici.agent.sandbox.bubblewrap import find_bwrap
 from kici.engine.events import Event, EventType
 from kici.wire.agent import Checkout, Dispatch, StepStatusChanged
@@ -142,7 +142,7 @@ class Place:
 
     def forget(self) -> None:
         """As if no job had been here. Between two jobs."""
-        shutil.rmtree(self._base / "work" / mirrors.NAME, ignore_errors=True)
+        shutil.rmtree(self._base / "work" / mirror_places.NAME, ignore_errors=True)
 
     async def rest(self) -> None:
         """Until what the jobs have left is removed, which agents do beside other jobs."""

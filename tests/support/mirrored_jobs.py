@@ -15,7 +15,8 @@ import msgspec
 from kici.agent import checkout, kept_packs, workspace
 from kici.agent.git import Remote, basic
 from kici.agent.kept_packs import MANIFEST
-from kici.agent.mirrors import NAME, Mirrors
+from kici.agent.mirror_places import NAME
+from kici.agent.mirrors import Mirrors
 from kici.agent.workspace import Owner, Workspace
 from kici.engine.lockfile import LockCheckout
 from kici.wire.agent import Checkout

@@ -89,10 +89,10 @@ async def work_tree(
     elif options.depth != 1 or options.tags:
         depth, tags = options.depth, options.tags
         await fetching.history(git, source, (checkout.sha,), checkout.ref, depth=depth, tags=tags, say=say)
-    await _fill(git, source, checkout.sha, options, trusted, say)
+    levels = MAX_LEVELS if options.submodules is SubmoduleLevels.ALL else 1
+    bounds = Bounds(levels, trusted, mirrors, kept_as_trusted=trusted and checkout.trusted)
+    await _fill(git, source, checkout.sha, options, bounds, say)
     if options.submodules is not SubmoduleLevels.NONE:
-        levels = MAX_LEVELS if options.submodules is SubmoduleLevels.ALL else 1
-        bounds = Bounds(levels, trusted, mirrors, kept_as_trusted=trusted and checkout.trusted)
         await _fill_submodules(git, source, checkout.sha, options, bounds, say)
 
 
@@ -122,14 +122,14 @@ async def _fill_submodules(
             await bounds.mirrors.commits(inner, remote, (one.sha,), "", say, trusted=bounds.kept_as_trusted)
         except GitFailed as error:
             raise PreparationFailed(f"submodule {path}: {error}") from error
-        await _fill(inner, remote, one.sha, LockCheckout(lfs=options.lfs), bounds.trusted, say)
+        await _fill(inner, remote, one.sha, LockCheckout(lfs=options.lfs), bounds, say)
         if level < bounds.levels:
             await _fill_submodules(inner, remote, one.sha, options, bounds, say, level + 1, f"{path}/")
         elif bounds.levels == MAX_LEVELS and await submodules.found(inner, remote, one.sha, ()):
             raise PreparationFailed(f"submodules are nested deeper than {MAX_LEVELS} levels at {path}")
 
 
-async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, trusted: bool, say: Say) -> None:
+async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, bounds: Bounds, say: Say) -> None:
     if options.sparse:
         directories = "".join(f"{directory}\n" for directory in options.sparse)
         await git.run("sparse-checkout", "set", "--cone", "--stdin", feed=directories.encode())
@@ -140,7 +140,8 @@ async def _fill(git: Git, source: Remote, sha: str, options: LockCheckout, trust
     # Steps may use LFS themselves.
     (git.top / ".git" / "info" / "attributes").unlink()
     if options.lfs:
-        await lfs.fill(git, source, sha, trusted, say)
+        trusted, kept_as_trusted = bounds.trusted, bounds.kept_as_trusted
+        await lfs.fill(git, source, sha, bounds.mirrors.lfs, say, trusted=trusted, kept_as_trusted=kept_as_trusted)
 
 
 def no_work_tree(space: Workspace) -> None:

@@ -11,6 +11,7 @@ import shutil
 from kici.agent.errors import PreparationFailed
 from kici.agent.fetching import Say
 from kici.agent.git import Git, GitFailed, Remote
+from kici.agent.lfs_mirrors import LfsMirrors
 
 FETCH_S = 3_600.0
 MAX_LFSCONFIG_BYTES = 65_536
@@ -22,8 +23,10 @@ _FILTER = {
 }
 
 
-async def fill(git: Git, source: Remote, sha: str, trusted: bool, say: Say) -> None:
-    """Raises `PreparationFailed`."""
+async def fill(
+    git: Git, source: Remote, sha: str, mirrors: LfsMirrors, say: Say, *, trusted: bool, kept_as_trusted: bool
+) -> None:
+    """`trusted`: another place at the same origin gets the credential too. Raises `PreparationFailed`."""
     if shutil.which("git-lfs") is None:
         raise PreparationFailed(
             "the job wants Git LFS, and the agent has no git-lfs: install it, or leave lfs=True out"
@@ -37,16 +40,23 @@ async def fill(git: Git, source: Remote, sha: str, trusted: bool, say: Say) -> N
         "lfs.locksverify": "false",
         "lfs.skipdownloaderrors": "false",
     }
+
+    async def pull() -> None:
+        await git.run("lfs", "pull", remote=endpoint, config=config, timeout_s=FETCH_S)
+
     say("fetching what Git LFS keeps")
     try:
-        await git.run("lfs", "pull", remote=endpoint, config=config, timeout_s=FETCH_S)
+        if endpoint.url == _own(source):
+            await mirrors.around(pull, git, source, sha, say, trusted=kept_as_trusted)
+        else:
+            await pull()
     except GitFailed as error:
         raise PreparationFailed(f"Git LFS: {error}") from error
     _leave_filter(git)
 
 
 async def _endpoint(git: Git, source: Remote, sha: str, trusted: bool) -> Remote:
-    own = f"{source.url.rstrip('/')}{'' if source.url.rstrip('/').endswith('.git') else '.git'}/info/lfs"
+    own = _own(source)
     named = await _named(git, sha)
     if not named or named.rstrip("/") == own:
         return source.at(own, opened=True)
@@ -60,6 +70,11 @@ async def _endpoint(git: Git, source: Remote, sha: str, trusted: bool) -> Remote
             f" fetches from {source.origin} alone"
         )
     return other
+
+
+def _own(source: Remote) -> str:
+    url = source.url.rstrip("/")
+    return f"{url}{'' if url.endswith('.git') else '.git'}/info/lfs"
 
 
 async def _named(git: Git, sha: str) -> str:

@@ -1,39 +1,36 @@
 """What earlier jobs have fetched of a repository, kept so that a job fetches only what is new: apart by trust.
 
-`<work dir>/mirrors/<trust>/<key>/` is a mirror (`kici.agent.kept_packs`) of commits, `<key>-history/` one of the whole
-history. The network belongs to the jobs: each asks the server with its own credential, into its own repository, to
-which the mirror has lent its packs; what came is kept afterwards. So a server that refuses refuses the code too, no
-fetch waits for another one's, and a mirror holds what git has verified, or nothing. One that is damaged is thrown away,
-and the same job fetches everything.
+One mirror (`kici.agent.kept_packs`) is of commits, another one of the whole history; `lfs` is for what is beside git.
+The network belongs to the jobs: each asks the server with its own credential, into its own repository, to which the
+mirror has lent its packs; what came is kept afterwards. So a server that refuses refuses the code too, no fetch waits
+for another one's, and a mirror holds what git has verified, or nothing. One that is damaged is thrown away, and the
+same job fetches everything.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import structlog
 
-from kici.agent import fetching, kept_directories, kept_packs, repository, trash
+from kici.agent import fetching, kept_directories, kept_packs, repository
 from kici.agent.errors import DiskFull, MirrorBroken, is_disk_full
 from kici.agent.fetching import Say
 from kici.agent.git import Git, GitFailed, Remote
 from kici.agent.kept_commits import Commits
-from kici.agent.kept_directories import KeptDirectories
 from kici.agent.kept_history import History
 from kici.agent.kept_packs import Manifest, Pack
+from kici.agent.lfs_mirrors import LfsMirrors
+from kici.agent.mirror_places import MirrorPlaces
 from kici.agent.settings import Settings
-from kici.engine.events import Trust
 
 log = structlog.get_logger(__name__)
 
-NAME = "mirrors"
 HISTORY = "-history"
 
 
@@ -67,10 +64,8 @@ class Mirrors:
     """One per agent. Its methods may be called for several jobs at once."""
 
     def __init__(self, settings: Settings, *, sandboxed: bool) -> None:
-        """Without a sandbox jobs are the agent's own user and could write in a mirror: then there is none."""
-        self._settings = settings
-        self._are_kept = settings.mirrors and sandboxed
-        self._directories = KeptDirectories("mirrors", settings.work_dir, settings.mirrors_bytes, self._kept)
+        self._places = MirrorPlaces(settings, sandboxed=sandboxed)
+        self.lfs = LfsMirrors(self._places)
 
     async def commits(
         self, git: Git, source: Remote, wanted: Sequence[str], ref: str, say: Say, *, trusted: bool
@@ -78,7 +73,7 @@ class Mirrors:
         """As `fetching.commits`. `trusted`: whether what comes may be lent to jobs that are."""
         names = fetching.checked(wanted)
         say(f"fetching {names[0]} from {source.url}")
-        await self._bring(self._place(source.url, trusted=trusted), Commits(git, source, names, ref, say))
+        await self._bring(self._places.of(source.url, trusted=trusted), Commits(git, source, names, ref, say))
 
     async def history(
         self, git: Git, source: Remote, wanted: Sequence[str], ref: str, say: Say, *, tags: bool, trusted: bool
@@ -89,25 +84,25 @@ class Mirrors:
         async def commits() -> None:
             await self.commits(git, source, names, ref, say, trusted=trusted)
 
-        place = self._place(source.url, trusted=trusted, what=HISTORY)
+        place = self._places.of(source.url, trusted=trusted, kind=HISTORY)
         await self._bring(place, History(git, source, names, ref, say, tags, commits))
 
     def evict(self, wanted_bytes: int) -> int:
         """See `KeptDirectories.evict`."""
-        return self._directories.evict(wanted_bytes)
+        return self._places.directories.evict(wanted_bytes)
 
     async def _bring(self, place: Path, wanted: Wanted) -> None:
-        if not self._are_kept:
+        if not self._places.are_kept:
             await wanted.bring_alone()
             return
-        with self._directories.using(place) as lock:
+        with self._places.directories.using(place) as lock:
             lent = await self._lend(place, lock, wanted)
             by_mirror = lent is not None and await self._brought(place, lock, wanted, lent)
             if not by_mirror and not await wanted.bring_alone():
                 return
             more = await self._keep(place, lock, wanted, lent if by_mirror else None)
         if more:
-            await asyncio.to_thread(self._directories.keep_to_limit)
+            await asyncio.to_thread(self._places.directories.keep_to_limit)
 
     # ── before the fetch ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,7 +112,7 @@ class Mirrors:
                 return await asyncio.to_thread(self._lend_now, place, wanted)
             except (MirrorBroken, OSError) as error:
                 if is_disk_full(error):
-                    raise DiskFull(self._settings.work_dir) from error
+                    raise DiskFull(self._places.work_dir) from error
                 self._throw_broken(place, wanted, error)
                 repository.make_again(wanted.git, wanted.source.url)
                 return None
@@ -178,15 +173,15 @@ class Mirrors:
             kept = self._cut(place, lent)
         if not wanted.is_new(kept, lent):
             return False
-        if git.space.owner is None and not self._has_room(kept_directories.size(repository.packs(git))):
+        if git.space.owner is None and not self._places.has_room(kept_directories.size(repository.packs(git))):
             return False
         if kept is None:
-            self._make(place, wanted.source.url)
+            self._places.make(place, wanted.source.url)
             kept = Manifest()
         taken = kept_packs.take(place, repository.packs(git), kept.packs, git.space.owner)
         manifest = wanted.grown(kept, taken)
-        if manifest.bytes > self._settings.mirrors_bytes:
-            trash.throw(self._settings.work_dir, place)
+        if manifest.bytes > self._places.limit_bytes:
+            self._places.throw(place)
             return False
         kept_packs.write(place, manifest)
         os.utime(place)
@@ -195,36 +190,12 @@ class Mirrors:
     def _cut(self, place: Path, lent: Manifest | None) -> Manifest | None:
         """To what was lent of one that is full."""
         if lent is None:
-            trash.throw(self._settings.work_dir, place)
+            self._places.throw(place)
         else:
             kept_packs.write(place, lent)
         return lent
 
-    def _make(self, place: Path, url: str) -> None:
-        for directory in (place.parent.parent, place.parent, place):
-            directory.mkdir(mode=0o700, exist_ok=True)
-            directory.chmod(0o700)
-        (place / kept_packs.ADDRESS).write_text(f"{url}\n")
-
-    def _has_room(self, more_bytes: int) -> bool:
-        """For copies; a link takes none."""
-        return shutil.disk_usage(self._settings.work_dir).free - more_bytes >= self._settings.min_free_bytes
-
     def _throw_broken(self, place: Path, wanted: Wanted, reason: object) -> None:
         log.warning("a mirror was broken and is made again", directory=str(place), reason=str(reason))
         wanted.say(f"what this agent has kept of {wanted.source.url} is broken ({reason}); fetching it anew")
-        trash.throw(self._settings.work_dir, place)
-
-    def _place(self, url: str, *, trusted: bool, what: str = "") -> Path:
-        key = hashlib.sha256(_normal(url).encode()).hexdigest()[:32]
-        trust = Trust.TRUSTED if trusted else Trust.UNKNOWN
-        return self._settings.work_dir / NAME / trust.value / f"{key}{what}"
-
-    def _kept(self) -> Iterator[Path]:
-        return (self._settings.work_dir / NAME).glob("*/*")
-
-
-def _normal(url: str) -> str:
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]) else ""
-    return f"{parts.scheme}://{(parts.hostname or '').lower()}{port}{parts.path.rstrip('/')}?{parts.query}"
+        self._places.throw(place)

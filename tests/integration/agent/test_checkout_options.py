@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kici.agent import checkout, fetching, mirrors, workspace
+from kici.agent import checkout, fetching, mirror_places, workspace
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Remote, basic
 from kici.agent.workspace import Owner, Workspace
@@ -38,7 +38,7 @@ needs_lfs = pytest.mark.skipif(
 def way(request: pytest.FixtureRequest, base: Path) -> None:
     """Each of these as the only job of the repository, and as the second one of an agent that keeps mirrors."""
     if request.param == "by a mirror":
-        (base / "work" / mirrors.NAME).mkdir(mode=0o700, parents=True)
+        (base / "work" / mirror_places.NAME).mkdir(mode=0o700, parents=True)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def checked_out(
     (base / "work").mkdir(mode=0o700, exist_ok=True)
     wanted = Checkout(f"{web.url}/git/repo/.git", sha, workflow_sha or sha, ref)
     source = Remote(wanted.url, authorization)
-    is_second = (base / "work" / mirrors.NAME).exists()
+    is_second = (base / "work" / mirror_places.NAME).exists()
     kept = mirrors_in(base / "work") if is_second else no_mirrors(base / "work")
     if is_second:
         troubles, web.unavailable, web.cut_answers = (web.unavailable, web.cut_answers), 0, 0

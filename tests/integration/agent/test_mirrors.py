@@ -14,7 +14,8 @@ from kici.agent import checkout, kept_packs, workspace
 from kici.agent.errors import PreparationFailed
 from kici.agent.git import Remote, basic
 from kici.agent.kept_packs import MANIFEST
-from kici.agent.mirrors import NAME, Mirrors
+from kici.agent.mirror_places import NAME
+from kici.agent.mirrors import Mirrors
 from kici.agent.workspace import Owner
 from kici.engine.lockfile import LockCheckout
 from kici.wire.agent import Checkout
@@ -338,16 +339,16 @@ async def test_nothing_is_kept_where_it_is_switched_off_or_jobs_could_write_ther
 
 async def test_addresses_that_are_the_same_share_a_mirror_and_others_do_not(base: Path) -> None:
     kept = mirrors(base / "work")
-    place = kept._place("https://Forge.example:443/me/repo", trusted=True)
-    assert kept._place("https://forge.example/me/repo/", trusted=True) == place
+    place = kept._places.of("https://Forge.example:443/me/repo", trusted=True)
+    assert kept._places.of("https://forge.example/me/repo/", trusted=True) == place
     for url in (
         "http://forge.example/me/repo",
         "https://forge.example/me/Repo",
         "https://forge.example:444/me/repo",
         "https://forge.example/me/repo?x",
     ):
-        assert kept._place(url, trusted=True) != place
-    assert kept._place("https://forge.example/me/repo", trusted=False) != place
+        assert kept._places.of(url, trusted=True) != place
+    assert kept._places.of("https://forge.example/me/repo", trusted=False) != place
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────

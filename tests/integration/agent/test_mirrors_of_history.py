@@ -16,7 +16,8 @@ import pytest
 from kici.agent import kept_packs
 from kici.agent.errors import PreparationFailed
 from kici.agent.kept_packs import MANIFEST, Manifest
-from kici.agent.mirrors import HISTORY, NAME, Mirrors
+from kici.agent.mirror_places import NAME
+from kici.agent.mirrors import HISTORY, Mirrors
 from kici.agent.workspace import Workspace
 from kici.engine.lockfile import LockCheckout
 from tests.support.kici_repository import KiciRepository

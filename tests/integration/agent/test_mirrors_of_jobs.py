@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kici.agent.mirrors import NAME
+from kici.agent.mirror_places import NAME
 from kici.agent.sandbox.choose import choose
 from kici.engine.events import Event, EventType
 from kici.wire.agent import Checkout, Dispatch
