@@ -83,8 +83,12 @@ async def work_tree(
     options = wanted if isinstance(wanted, LockCheckout) else LockCheckout()
     # The head of an untrusted pull request must not spend the repository's credential on what it names.
     trusted = checkout.sha == checkout.workflow_sha
-    if options.depth != 1 or options.tags:
-        await fetching.history(git, source, checkout.sha, checkout.ref, depth=options.depth, tags=options.tags, say=say)
+    if options.depth == 0:
+        names = checkout.sha, checkout.workflow_sha
+        await mirrors.history(git, source, names, checkout.ref, say, tags=options.tags, trusted=checkout.trusted)
+    elif options.depth != 1 or options.tags:
+        depth, tags = options.depth, options.tags
+        await fetching.history(git, source, (checkout.sha,), checkout.ref, depth=depth, tags=tags, say=say)
     await _fill(git, source, checkout.sha, options, trusted, say)
     if options.submodules is not SubmoduleLevels.NONE:
         levels = MAX_LEVELS if options.submodules is SubmoduleLevels.ALL else 1

@@ -78,8 +78,7 @@ async def commits(git: Git, source: Remote, names: Sequence[str], ref: str, say:
 
 
 async def by_name(git: Git, source: Remote, names: Sequence[str], say: Say) -> None:
-    # git follows tags only to what gets a name here.
-    await _fetch(git, source, [f"+{sha}:{ref}" for ref, sha in numbered(names).items()], 1, say)
+    await _fetch(git, source, _named(names), 1, say)
 
 
 async def tags_at(git: Git, source: Remote, commits: Collection[str], say: Say) -> list[Tag]:
@@ -111,18 +110,41 @@ def is_of_server(error: GitFailed) -> bool:
     return any(pattern.search(str(error)) for pattern in (_UNADVERTISED, _NETWORK, _REFUSED, _REDIRECTED, _TOO_SLOW))
 
 
-async def history(git: Git, source: Remote, sha: str, ref: str, *, depth: int, tags: bool, say: Say) -> None:
-    """`depth` commits of history, 0 = all, with all branches then; all tags where they are wanted."""
-    specs = ([_BRANCHES] if depth == 0 else []) + ([_TAGS] if tags else [])
+async def history(
+    git: Git, source: Remote, names: Sequence[str], ref: str, *, depth: int, tags: bool, say: Say
+) -> bool:
+    """`depth` commits of history, 0 = all, with all branches then; all tags where they are wanted.
+
+    False if the server gives no commit by its name: then it is the history of what `ref` and the branches have become.
+    """
+    specs = _also(branches=depth == 0, tags=tags)
     say(f"fetching {f'{depth} commits' if depth else 'the whole history'}{' and all tags' if tags else ''}")
     try:
-        await _fetch(git, source, [f"+{sha}:refs/kici/0", *specs], depth or ALL, say)
+        await _fetch(git, source, [*_named(names), *specs], depth or ALL, say)
     except GitFailed as error:
         if not is_unadvertised(error):
             raise
-        for name in await _existing(git, source, refs.candidates(ref)):
-            specs.append(f"+{name}:refs/kici/ref")
-        await _fetch(git, source, specs or [_BRANCHES], ALL, say)
+    else:
+        return True
+    for name in await _existing(git, source, refs.candidates(ref)):
+        specs.append(f"+{name}:refs/kici/ref")
+    await _fetch(git, source, specs or [_BRANCHES], ALL, say)
+    return False
+
+
+async def all_history(git: Git, source: Remote, names: Sequence[str], *, tags: bool, say: Say) -> None:
+    """The same with `depth` 0, into a repository that is not shallow, by names alone."""
+    say(f"fetching what is new of the whole history{' and all tags' if tags else ''}")
+    await _fetch(git, source, [*_named(names), *_also(branches=True, tags=tags)], None, say)
+
+
+def _named(names: Iterable[str]) -> list[str]:
+    # git follows tags only to what gets a name here.
+    return [f"+{sha}:{ref}" for ref, sha in numbered(names).items()]
+
+
+def _also(*, branches: bool, tags: bool) -> list[str]:
+    return [_BRANCHES] * branches + [_TAGS] * tags
 
 
 async def _by_ref(git: Git, source: Remote, names: Sequence[str], ref: str, error: GitFailed, say: Say) -> None:
@@ -163,8 +185,11 @@ async def _missing(git: Git, names: Iterable[str]) -> list[str]:
     return missing
 
 
-async def _fetch(git: Git, source: Remote, specs: Sequence[str], depth: int, say: Say) -> None:
-    options = ("--quiet", f"--depth={depth}", "--no-recurse-submodules", "--no-write-fetch-head")
+async def _fetch(git: Git, source: Remote, specs: Sequence[str], depth: int | None, say: Say) -> None:
+    """`depth` None: a repository that is not shallow stays so."""
+    options = ["--quiet", "--no-recurse-submodules", "--no-write-fetch-head"]
+    if depth is not None:
+        options.append(f"--depth={depth}")
     await _tried(git, source, say, "fetch", *options, "--", source.url, *specs)
 
 

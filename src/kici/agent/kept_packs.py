@@ -22,6 +22,10 @@ from kici.agent.kept_directories import link_or_copy
 from kici.agent.workspace import Owner
 
 MANIFEST, ADDRESS = "manifest", "repository"
+MAX_PACKS = 50
+"""A mirror with so many since its first fetch does not grow any more."""
+SPARE_BYTES = 64 * 1024 * 1024
+"""Nor one that has become larger than twice its first fetch and this: what it has has little in common by then."""
 _HASH_BYTES = 20
 _PIECE_BYTES = 1_048_576
 
@@ -45,10 +49,25 @@ class Manifest(Struct, frozen=True):
     """Commits whose parents are missing."""
     tags: tuple[str, ...] = ()
     """Objects of annotated tags that are in the packs too."""
+    first: int = 1
+    """So many packs, the first ones, are what the first fetch has left."""
+    first_tips: tuple[str, ...] = ()
+    """Of a mirror of the history: what those packs alone hold whatever leads to."""
 
     @property
     def bytes(self) -> int:
-        return sum(pack.bytes + pack.index_bytes for pack in self.packs)
+        return _bytes(self.packs)
+
+    @property
+    def is_large(self) -> bool:
+        return self.bytes > 2 * _bytes(self.packs[: self.first]) + SPARE_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.packs) - self.first + 1 >= MAX_PACKS or self.is_large
+
+    def has(self, names: Iterable[str]) -> bool:
+        return set(names) <= set(self.tips)
 
 
 def read(place: Path) -> Manifest | None:
@@ -96,20 +115,25 @@ def take(place: Path, source: Path, kept: Iterable[Pack], owner: Owner | None) -
     git has written them for `owner`, and no user code could. Where that is another user than the agent's, the files
     change hands and stay; else they are copied.
     """
-    known = {pack.name for pack in kept}
-    _remove_others(place, known)
+    kept = tuple(kept)
+    _remove_others(place, {pack.name for pack in kept})
     taken = []
-    for index in sorted(source.glob("pack-*.idx")):
-        if index.stem in known or _is_empty(index.with_suffix(".pack")):
-            continue
-        for file in (index.with_suffix(".pack"), index):
-            _take(file, place / file.name, owner)
-        with (place / index.name).open("rb") as opened:
+    for name in new(source, kept):
+        pack, index = (f"{name}.{kind}" for kind in ("pack", "idx"))
+        for file in (pack, index):
+            _take(source / file, place / file, owner)
+        with (place / index).open("rb") as opened:
             opened.seek(-2 * _HASH_BYTES, os.SEEK_END)
             seal = opened.read().hex()
-        sizes = (place / f"{index.stem}.pack").stat().st_size, (place / index.name).stat().st_size
-        taken.append(Pack(index.stem, *sizes, seal))
+        taken.append(Pack(name, (place / pack).stat().st_size, (place / index).stat().st_size, seal))
     return tuple(taken)
+
+
+def new(source: Path, kept: Iterable[Pack]) -> list[str]:
+    """Names of the packs in the directory `source` that are not `kept` yet; those without objects do not count."""
+    known = {pack.name for pack in kept}
+    found = sorted(source.glob("pack-*.idx"))
+    return [index.stem for index in found if index.stem not in known and not _is_empty(index.with_suffix(".pack"))]
 
 
 def _take(file: Path, kept: Path, owner: Owner | None) -> None:
@@ -143,6 +167,10 @@ def _remove_others(place: Path, known: Iterable[str]) -> None:
     for path in place.iterdir():
         if path.name not in names:
             path.unlink()
+
+
+def _bytes(packs: Iterable[Pack]) -> int:
+    return sum(pack.bytes + pack.index_bytes for pack in packs)
 
 
 def _is_empty(pack: Path) -> bool:

@@ -6,8 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,27 @@ from kici.agent.errors import PreparationFailed
 from kici.agent.git import Remote, basic
 from kici.agent.kept_packs import MANIFEST
 from kici.agent.mirrors import NAME, Mirrors
-from kici.agent.workspace import Owner, Workspace
+from kici.agent.workspace import Owner
 from kici.engine.lockfile import LockCheckout
 from kici.wire.agent import Checkout
 from tests.support.kici_repository import KiciRepository
+from tests.support.mirrored_jobs import (
+    BIG,
+    DAMAGE,
+    IS_ROOT,
+    OWNERS,
+    PASSWORD,
+    Said,
+    as_user,
+    checked_out,
+    contents,
+    git,
+    objects,
+    places,
+)
 from tests.support.mirrors import mirrors
 from tests.support.web import Web
 
-IS_ROOT = os.geteuid() == 0
-OWNERS = [None, Owner(60_999, 60_999)] if IS_ROOT else [None]
-PASSWORD = basic("", "hunter2")
-BIG = 200_000
 each_owner = pytest.mark.parametrize("owner", OWNERS, ids=str)
 
 
@@ -40,78 +48,12 @@ def repository(base: Path) -> KiciRepository:
     return made
 
 
-class Said(list[str]):
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-    @property
-    def repairs(self) -> list[str]:
-        return [line for line in self if "is broken" in line]
-
-
-@asynccontextmanager
-async def checked_out(
-    base: Path,
-    web: Web,
-    kept: Mirrors,
-    sha: str,
-    *,
-    owner: Owner | None = None,
-    trusted: bool = True,
-    authorization: str = "",
-    options: bool | LockCheckout = True,
-    said: Callable[[str], None] = print,
-    workflow_sha: str = "",
-    slot: int = 0,
-) -> AsyncIterator[Workspace]:
-    (base / "work").mkdir(mode=0o711, exist_ok=True)
-    wanted = Checkout(f"{web.url}/git/repo/.git", sha, workflow_sha or sha, "main", trusted=trusted)
-    source = Remote(wanted.url, authorization)
-    with workspace.opened(base / "work", slot, owner) as space:
-        async with asyncio.timeout(60):
-            git = await checkout.fetch(space, source, wanted, kept, said)
-            await checkout.work_tree(git, source, wanted, options, kept, said)
-        yield space
-
-
 async def fill(base: Path, web: Web, kept: Mirrors, sha: str, owner: Owner | None = None, **more: bool) -> Path:
     """The mirror that a first job leaves."""
     async with checked_out(base, web, kept, sha, owner=owner, trusted=more.get("trusted", True)):
         pass
     (place,) = places(base)
     return place
-
-
-def places(base: Path) -> list[Path]:
-    return sorted((base / "work" / NAME).glob("*/*"))
-
-
-def git(space: Workspace, *arguments: str) -> str:
-    """As a step runs it."""
-    done = subprocess.run(
-        [*_as(space.owner), "git", "-c", f"safe.directory={space.src}", "-C", str(space.src), *arguments],
-        env={"PATH": os.environ["PATH"], "HOME": str(space.home), "GIT_CONFIG_NOSYSTEM": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def _as(owner: Owner | None) -> list[str]:
-    if owner is None:
-        return []
-    return ["setpriv", "--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups", "--bounding-set=-all"]
-
-
-def objects(place: Path) -> set[str]:
-    """Names of all objects that a mirror holds, as git itself reads them."""
-    names: set[str] = set()
-    for index in place.glob("*.idx"):
-        listing = subprocess.run(["git", "show-index"], input=index.read_bytes(), capture_output=True, check=True)
-        names |= {line.split()[1] for line in listing.stdout.decode().splitlines()}
-    return names
 
 
 # ── what a job gets ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,10 +132,6 @@ async def test_a_repository_that_a_mirror_has_lent_to_is_a_plain_one(
     assert {name: data for name, data in contents(place).items() if name in before and name != MANIFEST} == {
         name: data for name, data in before.items() if name != MANIFEST
     }
-
-
-def contents(place: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in place.iterdir()}
 
 
 async def test_history_for_a_merge_base_after_a_mirror_has_lent(
@@ -369,10 +307,10 @@ async def test_a_job_of_its_own_user_can_neither_write_what_it_was_lent_nor_see_
             f"ls {place.parent.parent}",
             f"cat {place / MANIFEST}",
         ):
-            done = subprocess.run([*_as(owner), "bash", "-c", attack], capture_output=True, check=False)
+            done = subprocess.run([*as_user(owner), "bash", "-c", attack], capture_output=True, check=False)
             assert done.returncode != 0, attack
         # It may do without: the directory is its own.
-        subprocess.run([*_as(owner), "rm", "-f", pack], check=True)
+        subprocess.run([*as_user(owner), "rm", "-f", pack], check=True)
         assert contents(place) == before
 
 
@@ -413,79 +351,6 @@ async def test_addresses_that_are_the_same_share_a_mirror_and_others_do_not(base
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _the(place: Path, kind: str) -> Path:
-    found = max(place.glob(f"*.{kind}"), key=lambda path: path.stat().st_size)
-    found.chmod(0o644)
-    return found
-
-
-def _cut(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def _append(file: Path) -> None:
-    file.write_bytes(file.read_bytes() + b"x")
-
-
-def _zero(file: Path) -> None:
-    file.write_bytes(bytes(file.stat().st_size))
-
-
-def _flip(file: Path) -> None:
-    """One bit in the middle, at the same time as before."""
-    about = file.stat()
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.write_bytes(data)
-    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
-
-
-def _be_another(place: Path) -> None:
-    """A pack that is whole, and not the one that is listed."""
-    file = _the(place, "pack")
-    other = KiciRepository(place.parents[3] / f"other-{os.urandom(4).hex()}", {"build": ["true"]})
-    other.git("repack", "-a", "-d", "-q")
-    (pack,) = (other.root / ".git/objects/pack").glob("*.pack")
-    file.write_bytes(pack.read_bytes())
-
-
-def _name_a_commit_that_is_not_there(place: Path) -> None:
-    manifest = kept_packs.read(place)
-    assert manifest
-    kept_packs.write(place, kept_packs.Manifest(manifest.packs, ("0" * 39 + "1",), manifest.shallow, manifest.tags))
-
-
-def _list_is_a_directory(place: Path) -> None:
-    (place / MANIFEST).unlink()
-    (place / MANIFEST).mkdir()
-
-
-def _be_a_file(place: Path) -> None:
-    shutil.rmtree(place)
-    place.write_text("")
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "a pack is cut": lambda place: _cut(_the(place, "pack")),
-    "a pack is empty": lambda place: os.truncate(_the(place, "pack"), 0),
-    "a pack is zeros": lambda place: _zero(_the(place, "pack")),
-    "a bit of a pack": lambda place: _flip(_the(place, "pack")),
-    "a pack is longer": lambda place: _append(_the(place, "pack")),
-    "a pack is missing": lambda place: _the(place, "pack").unlink(),
-    "a pack is another": _be_another,
-    "an index is cut": lambda place: _cut(_the(place, "idx")),
-    "an index is zeros": lambda place: _zero(_the(place, "idx")),
-    "a bit of an index": lambda place: _flip(_the(place, "idx")),
-    "an index is missing": lambda place: _the(place, "idx").unlink(),
-    "the manifest is cut": lambda place: _cut(place / MANIFEST),
-    "the manifest is empty": lambda place: os.truncate(place / MANIFEST, 0),
-    "a bit of the manifest": lambda place: _flip(place / MANIFEST),
-    "the manifest is a directory": _list_is_a_directory,
-    "a tip is missing": _name_a_commit_that_is_not_there,
-    "it is a file": _be_a_file,
-}
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=str)
@@ -630,7 +495,7 @@ async def test_jobs_beside_each_other_each_get_their_commit(
 async def test_a_mirror_with_many_packs_is_made_anew(
     base: Path, web: Web, repository: KiciRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kici.agent.mirrors.MAX_PACKS", 3)
+    monkeypatch.setattr("kici.agent.kept_packs.MAX_PACKS", 3)
     kept, said = mirrors(base / "work"), Said()
     counts = []
     for number in range(5):
