@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kici import authorities
 from kici.admin.errors import AdminError
 
 DEFAULT_URL = "http://127.0.0.1:4000"
@@ -47,6 +48,7 @@ class Connection:
                 content=None if body is None else msgspec.json.encode(body),
                 headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
                 timeout=_TIMEOUT_S,
+                verify=authorities.context(url),
             )
         except httpx.InvalidURL as error:
             raise AdminError(f"{url!r} is not a URL: {error}") from error

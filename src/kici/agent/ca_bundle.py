@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, MutableMapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kici.agent.errors import SettingsInvalid
 
 if TYPE_CHECKING:
-    import ssl
-
     from kici.agent.workspace import Workspace
 
 FILE = "ca-bundle.pem"
@@ -45,22 +41,6 @@ def check(path: Path) -> None:
 def use(bundle: Path, environ: MutableMapping[str, str]) -> None:
     """For the agent itself and what it starts: its own connections and uv find it by this name."""
     environ["SSL_CERT_FILE"] = str(bundle)
-
-
-def context() -> ssl.SSLContext:
-    """Of every HTTP client. Reading the authorities takes 20 ms of processor time: that is done again for others only.
-
-    Raises `OSError` where `SSL_CERT_FILE` names no file.
-    """
-    file = os.environ.get("SSL_CERT_FILE", "")
-    return _context(file, os.stat(file).st_mtime_ns if file else 0, os.environ.get("SSL_CERT_DIR", ""))
-
-
-@cache
-def _context(file: str, changed_at: int, directory: str) -> ssl.SSLContext:
-    import httpx  # late, as the clients are
-
-    return httpx.create_ssl_context()
 
 
 def hand_over(bundle: Path, space: Workspace) -> Path:

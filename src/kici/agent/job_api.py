@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kici.agent import ca_bundle
+from kici import authorities
 from kici.agent.errors import NoAnswer, TransferFailed
 from kici.wire.agent import Dispatch
 from kici.wire.api import Problem
@@ -43,7 +43,7 @@ class JobApi:
                 headers={"authorization": f"Bearer {self._token}"},
                 params={"attempt": self.attempt},
                 timeout=TIMEOUT_S,
-                verify=ca_bundle.context(),
+                verify=authorities.context(self.base),
                 follow_redirects=False,
             ) as client:
                 yield client

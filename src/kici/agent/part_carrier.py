@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kici.agent import ca_bundle
+from kici import authorities
 from kici.agent.errors import Damaged, NoAnswer, TransferFailed
 from kici.agent.job_api import TIMEOUT_S, JobApi, answers, check
 from kici.wire.agent_api import PartRange, PartUrls
@@ -64,7 +64,9 @@ class PartCarrier:
         self._client = await self._ends.enter_async_context(self._api.client())
         self._store = await self._ends.enter_async_context(
             httpx.AsyncClient(
-                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S), follow_redirects=False, verify=ca_bundle.context()
+                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S),
+                follow_redirects=False,
+                verify=authorities.context("https:"),
             )
         )
         return self

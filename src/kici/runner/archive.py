@@ -8,6 +8,7 @@ before compression are plain `tar`: the first bytes tell.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ MAX_RATIO = 100
 """An archive may unpack to `FREE_BYTES` and `MAX_RATIO` times what has come of it: a bomb is stopped soon."""
 _RECORDS = "--blocking-factor=512"
 """What `tar` reads and writes at once: 256 KiB; by itself it would be 10, and wake the next program as often."""
+_TOTAL = re.compile(r"^Total bytes written: ([0-9]+) ", re.MULTILINE)
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -35,22 +37,23 @@ async def pack(directory: str, members: Sequence[str], target: int) -> None:
     Raises `ArtifactFailed`, also for what `unpack` would refuse for its size, and `BrokenPipeError` if nobody reads.
     """
     names = b"".join(os.fsencode(member) + b"\0" for member in members)
-    files, archive = Flow(), Flow()
+    archive = Flow()
     async with Programs() as programs:
         tar = programs.start(
             ["tar", "--create", "--file=-", "--format=posix", "--pax-option=delete=atime,delete=ctime", "--sparse",
-             _RECORDS, f"--directory={directory}", "--null", "--verbatim-files-from", "--files-from=-"]
+             "--totals", _RECORDS, f"--directory={directory}", "--null", "--verbatim-files-from", "--files-from=-"]
         )  # fmt: skip
-        zstd = programs.start(_zstd())
+        zstd = programs.start(_zstd(), source=tar)
         programs.feed(tar, pipes.write(tar.input, names))
-        programs.feed(zstd, files.run(tar.output, zstd.input), tar)
         await archive.run(zstd.output, target)
         await programs.fed()
         await tar.check()
         await zstd.check()
-    if files.bytes > _allowed(archive.bytes):
+        total = _TOTAL.search(tar.said())
+    if total is None or int(total[1]) > _allowed(archive.bytes):
+        files = f"{int(total[1]):,}" if total else "an unknown number of"
         raise ArtifactFailed(
-            f"{files.bytes:,} bytes of files become {archive.bytes:,}: such an archive would be refused as a bomb"
+            f"{files} bytes of files become {archive.bytes:,}: such an archive would be refused as a bomb"
         )
 
 

@@ -28,19 +28,23 @@ class ArtifactFailed(KiciError):
 class Program:
     """It is a child like a command of the step, and ends with it."""
 
-    def __init__(self, argv: Sequence[str], *, discard_output: bool = False) -> None:
+    def __init__(self, argv: Sequence[str], *, source: Program | None = None, discard_output: bool = False) -> None:
+        """`source`: what it reads is what that one writes, which is not ours then."""
         self.name = argv[0]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         environment = {name: value for name, value in os.environ.items() if name != "TAR_OPTIONS"}
         try:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL if discard_output else subprocess.PIPE,
+                argv, stdin=source.output if source else subprocess.PIPE,
+                stdout=subprocess.DEVNULL if discard_output else subprocess.PIPE,
                 stderr=self._said, bufsize=0, pipesize=PIPE_BYTES, start_new_session=True,
                 env=environment | {"LC_ALL": "C"},
             )  # fmt: skip
         except OSError as error:
             self._said.close()
             raise ArtifactFailed(f"{self.name} cannot be started: {error.strerror}") from error
+        if source is not None:
+            source.close_output()
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._child = Child(self._process.pid, on_exit=self._ended)
 
@@ -85,9 +89,13 @@ class Program:
             return
         if code == -signal.SIGXFSZ:
             raise ArtifactFailed(f"{self.name} failed: a file is larger than the limit")
-        self._said.seek(0)
-        lines = self._said.read(_SAID_BYTES).decode(errors="replace").strip().splitlines()
+        lines = self.said().splitlines()
         raise ArtifactFailed(f"{self.name} failed: {lines[0] if lines else f'exit code {code}'}")
+
+    def said(self) -> str:
+        """The beginning of its standard error."""
+        self._said.seek(0)
+        return self._said.read(_SAID_BYTES).decode(errors="replace").strip()
 
     async def close(self) -> None:
         """It has ended afterwards."""
@@ -105,9 +113,9 @@ class Programs:
         self._programs: list[Program] = []
         self._feeds: list[asyncio.Task[None]] = []
 
-    def start(self, argv: Sequence[str], *, discard_output: bool = False) -> Program:
-        """Raises `ArtifactFailed`."""
-        self._programs.append(Program(argv, discard_output=discard_output))
+    def start(self, argv: Sequence[str], *, source: Program | None = None, discard_output: bool = False) -> Program:
+        """See `Program`. Raises `ArtifactFailed`."""
+        self._programs.append(Program(argv, source=source, discard_output=discard_output))
         return self._programs[-1]
 
     def feed(self, program: Program, work: Coroutine[Any, Any, None], source: Program | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kici.agent.sandbox.contract import SandboxUnavailable
+from kici.runner import pipes
 from kici.runner.processes import descendants, is_zombie
 
 ESCAPE = "(setsid bash -c '(setsid sleep {n} & echo child; exec sleep {n}) &' &) ; sleep {n} & echo up; wait"
@@ -49,6 +50,48 @@ async def test_the_program_gets_the_socket_and_no_other_descriptor(boxes: Any) -
     assert found["0"] == "/dev/null"
     assert found["1"] == found["2"] == found["3"]
     assert found["3"].startswith("socket:")
+
+
+PIPES = """
+import contextlib, fcntl, os, socket
+host = socket.socket(fileno=3)
+_, (source, target), _, _ = socket.recv_fds(host, 1, 2)
+# What a hostile job can do with its ends: flags, the other side by its name in /proc, the size.
+for pipe in (source, target):
+    names = [pipe]
+    for flags in (os.O_RDONLY | os.O_NONBLOCK, os.O_WRONLY):
+        with contextlib.suppress(PermissionError):  # it is the host's user's
+            names.append(os.open(f"/proc/self/fd/{pipe}", flags))
+    for name in names:
+        fcntl.fcntl(name, fcntl.F_SETFL, fcntl.fcntl(name, fcntl.F_GETFL) ^ os.O_NONBLOCK)
+        fcntl.fcntl(name, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(name, True)
+os.write(target, os.read(source, 100).upper())
+host.recv(1)
+"""
+
+
+async def test_pipes_that_the_host_hands_over_reach_the_program_which_cannot_make_the_hosts_ends_block(
+    boxes: Any,
+) -> None:
+    (theirs, ours), (back, target) = pipes.make(), pipes.make()
+    for end in (ours, back):
+        os.set_blocking(end, False)
+    async with boxes.running("", argv=[boxes.python, "-c", PIPES]) as boxed:
+        boxed.hand_over(theirs, target)
+        os.close(theirs)
+        os.close(target)
+        await pipes.write(ours, b"there and back")
+        async with asyncio.timeout(20):
+            assert await pipes.read(back) == b"THERE AND BACK"
+        assert not os.get_blocking(ours)
+        assert not os.get_blocking(back)
+        os.write(ours, bytes(4096))
+        for call in (lambda: os.write(ours, b"x"), lambda: os.read(back, 1)):
+            with pytest.raises(BlockingIOError):
+                call()
+    os.close(ours)
+    os.close(back)
 
 
 async def test_the_agent_s_environment_is_not_passed_on(boxes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
