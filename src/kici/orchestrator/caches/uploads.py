@@ -64,9 +64,8 @@ class Kind(Protocol):
     async def refusal(self, db: Db, origin: Origin, name: str) -> str:
         """Why sending it would be for nothing; empty = it would not. May raise what refuses it."""
 
-    async def room(self, db: Db, upload: Upload) -> Room | None:
-        """What may still be sent, beside what was granted, by it or others. It stays so until the transaction ends.
-        None: as much as an entry may have."""
+    async def room(self, db: Db, upload: Upload) -> Room:
+        """What may still be sent, beside what was granted, by it or others."""
 
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str: ...
 
@@ -230,8 +229,6 @@ class Uploads:
         kind = self._kinds[upload.kind]
         most = parts.count(kind.max_bytes, upload.part_bytes)
         room = await kind.room(db, upload)
-        if room is None:
-            return most
         if room.bytes <= 0:
             raise Conflict(f"{kind.name} {upload.name!r} was refused: {room.full}")
         return min(wanted, most, upload.granted_parts + parts.count(room.bytes, upload.part_bytes))
