@@ -173,6 +173,13 @@ MUTATIONS = (
         (f"{REQUESTS}::test_the_end_of_an_upload_is_what_the_runner_says_also_where_a_process_keeps_its_pipe",),
     ),
     Mutation(
+        "jobs-send-caches-without-bound",
+        f"{CACHES}/entries.py",
+        "            most - used,\n",
+        "            most,\n",
+        (f"{UPLOADS}::test_a_job_leaves_no_more_unpublished_than_two_entries_whatever_it_begins",),
+    ),
+    Mutation(
         "bombs-are-made",
         "src/kici/runner/archive.py",
         "    if total is None or int(total[1]) > _allowed(archive.bytes):\n",
