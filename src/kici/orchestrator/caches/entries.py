@@ -20,7 +20,7 @@ from kici.orchestrator.errors import AttemptOver, Invalid, NotFound, Orchestrato
 from kici.orchestrator.objects import keys
 from kici.orchestrator.store import caches, origins, uploads
 from kici.orchestrator.store.caches import Entry, NewEntry, Owner
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection, transaction
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import Upload
 
@@ -74,7 +74,7 @@ class Caches:
 
         Raises `NotFound` or `AttemptOver`.
         """
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
             found = await caches.by_id(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if found is None:
@@ -95,7 +95,7 @@ class Caches:
         The word of the agent is not enough: what broke may have been the way to it. Raises `AttemptOver` or
         `Unavailable`.
         """
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
             entry = await caches.ready(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if entry is None:

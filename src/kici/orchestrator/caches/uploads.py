@@ -25,7 +25,7 @@ from kici.orchestrator.caches import parts
 from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.store import origins, uploads
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection, transaction
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import OPEN, OVER, PUBLISHED, Upload
 
@@ -194,7 +194,7 @@ class Uploads:
         return upload
 
     async def _find(self, job_id: str, attempt: int, upload_id: str) -> Upload:
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             found = await uploads.find(db, upload_id, job_id, attempt)
         if found is None:
             raise _unknown(upload_id)
