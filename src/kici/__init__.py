@@ -16,7 +16,10 @@ __version__ = "0.1.0"
 if not TYPE_CHECKING:  # a type checker shall refuse what is not there
 
     def __getattr__(name: str) -> Any:
-        if not name.startswith("__"):
+        from importlib.util import find_spec  # late: who only wants the version does without
+
+        # `from kici import wire` asks here before it looks for a module.
+        if not name.startswith("__") and find_spec(f"{__name__}.{name}") is None:
             sdk = import_module("kici.sdk")
             if name in sdk.__all__:
                 return globals().setdefault(name, getattr(sdk, name))

@@ -17,7 +17,7 @@ class AuthoritiesUnreadable(KiciError):
     status = 422
 
 
-def context(url: str) -> ssl.SSLContext:
+def tls_context(url: str) -> ssl.SSLContext:
     """Of a client that asks this URL and those below it, without following redirects.
 
     That of an `https` URL knows the authorities that `SSL_CERT_FILE` or `SSL_CERT_DIR` name, else the usual ones; they

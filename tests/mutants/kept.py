@@ -11,6 +11,9 @@ ENTRIES = "integration/caches/test_entries.py"
 LIMITS = "integration/caches/test_artifact_limits.py"
 ARTIFACTS = "integration/caches/test_artifacts.py"
 UPLOADS = "integration/caches/test_uploads.py"
+REQUESTS = "integration/agent/execution/test_requests.py"
+ARCHIVE = "integration/runner/test_archive.py"
+OBJECTS = "contract/objects/test_objects.py"
 CACHES = "src/kici/orchestrator/caches"
 
 MUTATIONS = (
@@ -154,5 +157,54 @@ MUTATIONS = (
         "        if size > limit:\n",
         "        if size < 0:\n",
         (f"{UPLOADS}::test_a_part_has_a_number_from_0_and_at_most_so_many_bytes",),
+    ),
+    Mutation(
+        "an-upload-that-broke-off-is-whole",
+        "src/kici/agent/transfers.py",
+        "                    whole.set_result(not broken)\n",
+        "                    whole.set_result(True)\n",
+        (f"{REQUESTS}::test_of_an_upload_that_breaks_off_nothing_is_kept_and_the_next_one_is",),
+    ),
+    Mutation(
+        "the-end-of-an-upload-waits-for-whoever-has-its-pipe",
+        "src/kici/runner/pipes.py",
+        "            if unless is not None and unless.done():\n",
+        "            if unless is not None and not unless.done() and unless.done():\n",
+        (f"{REQUESTS}::test_the_end_of_an_upload_is_what_the_runner_says_also_where_a_process_keeps_its_pipe",),
+    ),
+    Mutation(
+        "jobs-send-caches-without-bound",
+        f"{CACHES}/entries.py",
+        "            most - used,\n",
+        "            most,\n",
+        (f"{UPLOADS}::test_a_job_leaves_no_more_unpublished_than_two_entries_whatever_it_begins",),
+    ),
+    Mutation(
+        "bombs-are-made",
+        "src/kici/runner/archive.py",
+        "    if total is None or int(total[1]) > _allowed(archive.bytes):\n",
+        "    if total is None:\n",
+        (f"{ARCHIVE}::test_what_would_be_refused_as_a_bomb_is_not_made",),
+    ),
+    Mutation(
+        "bombs-are-unpacked",
+        "src/kici/runner/archive.py",
+        "    files = Flow(lambda: _allowed(archive.bytes))\n",
+        "    files = Flow()\n",
+        (f"{ARCHIVE}::test_a_bomb_is_stopped_long_before_it_has_unfolded",),
+    ),
+    Mutation(
+        "objects-are-made-twice",
+        "src/kici/orchestrator/objects/object_file.py",
+        "            if not create:\n",
+        "            if not create or create:\n",
+        (f"{OBJECTS}::test_of_many_creators_one_wins",),
+    ),
+    Mutation(
+        "half-an-object-is-published",
+        "src/kici/orchestrator/objects/object_file.py",
+        "        self._beside = path.with_name(UNFINISHED + secrets.token_hex(12))\n",
+        "        self._beside = path\n",
+        (f"{OBJECTS}::test_a_stream_that_breaks_leaves_nothing_visible",),
     ),
 )

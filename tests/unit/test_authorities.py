@@ -10,9 +10,9 @@ from threading import Thread
 
 import pytest
 
-from kici import authorities
 from kici.admin.connection import Connection
 from kici.admin.errors import AdminError
+from kici.authorities import tls_context
 from kici.cli.client import Client, ClientError
 from kici.errors import KiciError
 from tests.support.certificates import authority
@@ -59,17 +59,17 @@ def test_commands_believe_the_authorities_that_the_environment_names_and_no_othe
 
 
 def test_a_client_without_tls_knows_no_authority_and_would_believe_nobody() -> None:
-    context = authorities.context("http://127.0.0.1:4000")
+    context = tls_context("http://127.0.0.1:4000")
     assert context.get_ca_certs() == []
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert authorities.context("HTTPS://host") is authorities.context("https://other")
+    assert tls_context("HTTPS://host") is tls_context("https://other")
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
 def test_a_bundle_that_is_none_is_told_by_its_variable_also_when_others_were_read(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
-    authorities.context("https:")
+    tls_context("https:")
     if content is not None:
         bundle.write_bytes(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

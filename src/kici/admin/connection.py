@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kici import authorities
 from kici.admin.errors import AdminError
+from kici.authorities import tls_context
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0
@@ -48,7 +48,7 @@ class Connection:
                 content=None if body is None else msgspec.json.encode(body),
                 headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
                 timeout=_TIMEOUT_S,
-                verify=authorities.context(url),
+                verify=tls_context(url),
             )
         except httpx.InvalidURL as error:
             raise AdminError(f"{url!r} is not a URL: {error}") from error

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kici import authorities
 from kici.agent.errors import NoAnswer, TransferFailed
+from kici.authorities import tls_context
 from kici.wire.agent import Dispatch
 from kici.wire.api import Problem
 
@@ -43,7 +43,7 @@ class JobApi:
                 headers={"authorization": f"Bearer {self._token}"},
                 params={"attempt": self.attempt},
                 timeout=TIMEOUT_S,
-                verify=authorities.context(self.base),
+                verify=tls_context(self.base),
                 follow_redirects=False,
             ) as client:
                 yield client

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kici import authorities
 from kici.agent.errors import Damaged, NoAnswer, TransferFailed
 from kici.agent.job_api import TIMEOUT_S, JobApi, answers, check
+from kici.authorities import tls_context
 from kici.wire.agent_api import PartRange, PartUrls
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PartCarrier:
             httpx.AsyncClient(
                 timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S),
                 follow_redirects=False,
-                verify=authorities.context("https:"),
+                verify=tls_context("https:"),
             )
         )
         return self

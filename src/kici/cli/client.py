@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from kici import authorities
+from kici.authorities import tls_context
 from kici.cli import config
 from kici.errors import KiciError
 
@@ -124,7 +124,7 @@ class Client:
                 base_url=self._url,
                 headers={"authorization": f"Bearer {self._token}"},
                 timeout=self._timeout_s,
-                verify=authorities.context(self._url),
+                verify=tls_context(self._url),
                 trust_env=not here,  # a proxy from the environment does not lead back to this machine
             )
         return self._http

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from kici.errors import KiciError
-from kici.runner.pipes import PIPE_BYTES
+from kici.runner import pipes
 from kici.runner.processes import Child
 
 _SAID_BYTES = 65_536
@@ -37,7 +37,7 @@ class Program:
             self._process = subprocess.Popen(
                 argv, stdin=source.output if source else subprocess.PIPE,
                 stdout=subprocess.DEVNULL if discard_output else subprocess.PIPE,
-                stderr=self._said, bufsize=0, pipesize=PIPE_BYTES, start_new_session=True,
+                stderr=self._said, bufsize=0, start_new_session=True,
                 env=environment | {"LC_ALL": "C"},
             )  # fmt: skip
         except OSError as error:
@@ -46,6 +46,9 @@ class Program:
         if source is not None:
             source.close_output()
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        for pipe in (self._stdin, self._stdout):
+            if pipe is not None:
+                pipes.widen(pipe.fileno())
         self._child = Child(self._process.pid, on_exit=self._ended)
 
     def _ended(self, code: int) -> None:

@@ -72,10 +72,11 @@ async def at_once(pool: Pool[Record], *works: Coroutine[Any, Any, Any]) -> list[
         waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
         return int(await pool.fetchval(waiting)) == len(works)
 
-    tasks = [asyncio.create_task(work) for work in works]
+    tasks: list[asyncio.Task[Any]] = []
     try:
         async with transaction(pool) as db:
-            await artifact_quota.lock(db, DEMO)
+            await artifact_quota.lock(db, DEMO)  # before any of them can
+            tasks += [asyncio.create_task(work) for work in works]
             await until(all_wait)
     finally:
         done = await asyncio.gather(*tasks, return_exceptions=True)

@@ -71,6 +71,29 @@ async def read(caches: Caches, job: str, key: str = "k") -> bytes | None:
     return None if found is None else b"".join([piece async for piece in caches.read(found)])
 
 
+async def test_a_job_leaves_no_more_unpublished_than_two_entries_whatever_it_begins(
+    pool: Pool[Record], uploads: Uploads, objects: Objects, job: str
+) -> None:
+    """Of 1,000 bytes each, in parts of 100: sessions that are never completed, or given up, or taken."""
+    with pytest.raises(Conflict, match=r"has sent 2,\d00 bytes .* 2,000.*KICI_USER_CACHE_QUOTA_BYTES"):
+        for number in range(30):
+            begun = await uploads.begin(job, 1, "cache", f"k{number}")
+            assert begun.upload
+            for part in range(10):
+                await uploading.put(uploads, job, 1, begun.upload.id, part, b"x" * STEP)
+            if number % 2:
+                await uploads.abandon(job, 1, begun.upload.id)
+    assert 2_000 <= sum([entry.size async for entry in objects.list("caches")]) <= 2_300
+    other = (await rows.add_job(pool, await rows.add_run(pool))).job_id
+    assert (await uploads.begin(other, 1, "cache", "k")).upload
+
+
+async def test_what_is_kept_does_not_count_for_what_is_not(uploads: Uploads, caches: Caches, job: str) -> None:
+    for number in range(5):
+        assert (await uploading.send(uploads, job, 1, "cache", f"k{number}", b"x" * 1_000)).kept
+    assert await read(caches, job, "k4") == b"x" * 1_000
+
+
 async def test_parts_may_come_in_any_order_and_twice(
     uploads: Uploads, caches: Caches, job: str, upload_id: str
 ) -> None:
@@ -276,7 +299,11 @@ async def test_who_does_not_lead_removes_nothing(
     assert await pool.fetchval("select state from uploads") == "open"
 
 
-async def test_a_job_that_completes_nothing_cannot_fill_the_store(uploads: Uploads, job: str) -> None:
+async def test_a_job_that_completes_nothing_cannot_begin_for_ever(
+    pool: Pool[Record], objects: Objects, job: str
+) -> None:
+    large = Caches(pool, Parts(objects), Limits())
+    uploads = Uploads(pool, large.parts, [large], part_bytes=STEP)
     for number in range(MAX_UNPUBLISHED):
         begun = await uploads.begin(job, 1, "cache", f"k{number}")
         assert begun.upload

@@ -353,6 +353,51 @@ async def test_who_packs_for_nobody_is_told_so(source: Path) -> None:
     assert children(os.getpid()) == programs
 
 
+WITHOUT_LARGE_PIPES = """
+import asyncio, fcntl, os, resource, sys
+sys.path[:0] = sys.argv[1].split(os.pathsep)
+from kici.runner import archive, pipes, processes, program
+source, target = sys.argv[2:]
+os.setresuid(60999, 60999, 60999)
+kept = []
+while len(kept) < 4096:
+    pipe = pipes.make()
+    kept.append(pipe)
+    if fcntl.fcntl(pipe[1], fcntl.F_GETPIPE_SZ) < pipes.PIPE_BYTES:
+        break
+else:
+    raise SystemExit("there is no limit")
+
+async def main():
+    reading, writing = pipes.make()
+    packing = asyncio.create_task(archive.pack(source, ["a"], writing))
+    packing.add_done_callback(lambda _: os.close(writing))
+    await archive.unpack(reading, target)
+    await packing
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it becomes another user, who has no other pipes")
+async def test_who_may_have_no_more_large_pipes_packs_and_unpacks_all_the_same() -> None:
+    with tempfile.TemporaryDirectory() as base:
+        Path(base).chmod(0o755)
+        source, target = Path(base, "source"), Path(base, "target")
+        for directory in (source, target):
+            directory.mkdir()
+            os.chown(directory, 60999, 60999)
+        (source / "a").write_bytes(os.urandom(4 * MIB))
+        path = os.pathsep.join(sys.path)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WITHOUT_LARGE_PIPES, path, str(source), str(target), stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(20):
+            _, said = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        assert (target / "a").read_bytes() == (source / "a").read_bytes()
+
+
 def test_scratch_is_removed_with_directories_that_nobody_may_write(tmp_path: Path) -> None:
     with scratch(str(tmp_path)) as top:
         below = Path(top, "a/b")

@@ -79,6 +79,7 @@ STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
     "an upload": (lambda db: uploads.find(db, SESSION, JOB, 1), 10),
     "holding an upload": (lambda db: uploads.hold(db, SESSION, JOB, 1), 20),
     "a job's unpublished uploads": (lambda db: uploads.unpublished(db, JOB), 20),
+    "bytes of a job's unpublished uploads": (lambda db: uploads.sending(db, JOB, "cache"), 20),
     "ending an upload": (lambda db: uploads.end(db, SESSION, "over", "", DAY), 60),
     "leaving a replaced artifact": (
         lambda db: uploads.leave(db, Replaced(SESSION, JOB, JOB, 1, "wheel", "o", None), DAY),
@@ -103,6 +104,7 @@ STATEMENTS: dict[str, tuple[Callable[[Db], Awaitable[object]], int]] = {
 ANSWERING = (
     "what a repository keeps",
     "a job's unpublished uploads",
+    "bytes of a job's unpublished uploads",
     "what a repository's artifacts take",
     "what is being sent of them",
     "how many artifacts a run has",

@@ -16,7 +16,7 @@ from kici.orchestrator.objects import keys
 from kici.orchestrator.store import artifacts, origins, uploads
 from kici.orchestrator.store.artifacts import Added, Artifact, Taken
 from kici.orchestrator.store.caches import Owner
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import Upload
 
@@ -114,7 +114,7 @@ class Artifacts:
     async def find(self, run_id: str, name: str) -> Artifact:
         """Raises `NotFound` with the names that there are, or `Gone`."""
         self.check(name)
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             found = await artifacts.find(db, run_id, name)
             others = [] if found else await artifacts.of_run(db, run_id, 20)
         if found is None:
@@ -129,14 +129,14 @@ class Artifacts:
 
     async def by_id(self, run_id: str, artifact_id: str) -> Artifact:
         """Raises `NotFound`: it may have given way to that of a later attempt."""
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             found = await artifacts.by_id(db, run_id, artifact_id)
         if found is None:
             raise NotFound(f"the run has no artifact {artifact_id} any more")
         return found
 
     async def of_run(self, run_id: str) -> list[Artifact]:
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             return await artifacts.of_run(db, run_id)
 
     def read(self, artifact: Artifact) -> AsyncIterator[bytes]:

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from kici.orchestrator.caches import metrics, scopes
 from kici.orchestrator.caches.parts import Parts
-from kici.orchestrator.caches.uploads import Outcome
+from kici.orchestrator.caches.uploads import Outcome, Room
 from kici.orchestrator.errors import AttemptOver, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.objects import keys
-from kici.orchestrator.store import caches, origins
+from kici.orchestrator.store import caches, origins, uploads
 from kici.orchestrator.store.caches import Entry, NewEntry, Owner
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection, transaction
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import Upload
 
@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 MAX_KEY_CHARS = 512
 MAX_PREFIXES = 20
+UNPUBLISHED_ENTRIES = 2
+"""So many entries of the largest size a job may send without one that is kept, but for a few parts of sessions that ask
+at the same moment. Honest ones send what another job has just saved under the same key, and the next key."""
 
 
 class Limits(Struct, frozen=True):
@@ -71,7 +74,7 @@ class Caches:
 
         Raises `NotFound` or `AttemptOver`.
         """
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
             found = await caches.by_id(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if found is None:
@@ -92,7 +95,7 @@ class Caches:
         The word of the agent is not enough: what broke may have been the way to it. Raises `AttemptOver` or
         `Unavailable`.
         """
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             origin = await self._origin(db, job_id, attempt)
             entry = await caches.ready(db, _owner(origin), scopes.readable(origin.event), entry_id)
         if entry is None:
@@ -116,8 +119,15 @@ class Caches:
         self.ended(Outcome(False, _TAKEN))
         return _TAKEN
 
-    async def room(self, db: Db, upload: Upload) -> None:
-        """What is published makes room for itself."""
+    async def room(self, db: Db, upload: Upload) -> Room:
+        """What is published makes room for itself; what is not is bounded for each job."""
+        most = UNPUBLISHED_ENTRIES * self.max_bytes
+        used = await uploads.sending(db, upload.job_id, self.name)
+        return Room(
+            most - used,
+            f"this job has sent {used:,} bytes of cache entries that were not kept, and may send {most:,}: what was not"
+            " kept is removed within hours; operators raise KICI_USER_CACHE_QUOTA_BYTES",
+        )
 
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str:
         return keys.cache(upload_id)

@@ -25,7 +25,7 @@ from kici.orchestrator.caches import parts
 from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.errors import AttemptOver, Conflict, Invalid, NotFound, OrchestratorError, TooLarge
 from kici.orchestrator.store import origins, uploads
-from kici.orchestrator.store.database import Db, transaction
+from kici.orchestrator.store.database import Db, connection, transaction
 from kici.orchestrator.store.origins import Origin
 from kici.orchestrator.store.uploads import OPEN, OVER, PUBLISHED, Upload
 
@@ -64,9 +64,8 @@ class Kind(Protocol):
     async def refusal(self, db: Db, origin: Origin, name: str) -> str:
         """Why sending it would be for nothing; empty = it would not. May raise what refuses it."""
 
-    async def room(self, db: Db, upload: Upload) -> Room | None:
-        """What may still be sent, beside what was granted, by it or others. It stays so until the transaction ends.
-        None: as much as an entry may have."""
+    async def room(self, db: Db, upload: Upload) -> Room:
+        """What may still be sent, beside what was granted, by it or others."""
 
     def object_key(self, origin: Origin, name: str, upload_id: str) -> str: ...
 
@@ -195,7 +194,7 @@ class Uploads:
         return upload
 
     async def _find(self, job_id: str, attempt: int, upload_id: str) -> Upload:
-        async with transaction(self._pool) as db:
+        async with connection(self._pool) as db:
             found = await uploads.find(db, upload_id, job_id, attempt)
         if found is None:
             raise _unknown(upload_id)
@@ -230,8 +229,6 @@ class Uploads:
         kind = self._kinds[upload.kind]
         most = parts.count(kind.max_bytes, upload.part_bytes)
         room = await kind.room(db, upload)
-        if room is None:
-            return most
         if room.bytes <= 0:
             raise Conflict(f"{kind.name} {upload.name!r} was refused: {room.full}")
         return min(wanted, most, upload.granted_parts + parts.count(room.bytes, upload.part_bytes))

@@ -17,7 +17,7 @@ from kici.orchestrator.errors import Forbidden, Unauthorized
 from kici.orchestrator.identity.roles import PERMISSIONS, may
 from kici.orchestrator.identity.tokens import JOB_PREFIX, digest
 from kici.orchestrator.store import tokens
-from kici.orchestrator.store.database import transaction
+from kici.orchestrator.store.database import connection, transaction
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class Access:
         """Which attempt this job token stands for. Raises `Unauthorized`, also once the attempt has ended."""
         found = None
         if request_token.startswith(JOB_PREFIX):
-            async with transaction(self._pool) as db:
+            async with connection(self._pool) as db:
                 found = await tokens.find_job(db, digest(request_token))
         if found is None:
             raise Unauthorized("the job token is not valid, or its job has ended")

@@ -102,6 +102,20 @@ async def unpublished(db: Db, job_id: str) -> int:
     return int(await db.fetchval("select count(*) from uploads where job_id = $1 and state <> 'published'", job_id))
 
 
+async def sending(db: Db, job_id: str, kind: str) -> int:
+    """Bytes that a job's sessions of one kind may send or have sent, as long as nothing of them is published."""
+    return int(
+        await db.fetchval(
+            """
+            select coalesce(sum(granted_parts::bigint * part_bytes), 0) from uploads
+             where job_id = $1 and kind = $2 and state <> 'published'
+            """,
+            job_id,
+            kind,
+        )
+    )
+
+
 async def end(db: Db, upload_id: str, state: str, reason: str, keep: timedelta) -> bool:
     """Close an open session as `state`; what it has left goes after `keep`. False: it was closed before."""
     done = await db.execute(
