@@ -51,7 +51,8 @@ _NEUTRAL = {
     "advice.detachedHead": "false",
 }
 _INHERITED = re.compile(r"PATH|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|(HTTP|HTTPS|NO|ALL)_PROXY", re.IGNORECASE)
-_FULL = ("No space left on device", "Disk quota exceeded")
+_FULL = ("No space left on device", "Disk quota exceeded", "unable to write file")
+"""The last is all that git says where the working tree has no room; whatever else it may be, it is the machine's."""
 _URL = re.compile(r"https?://[^\s\"'\\<>^`{|}\x00-\x20]+")
 _INSIDE = "/tmp/job"  # noqa: S108 - a mount of a namespace of its own
 _NOTHING: Mapping[str, str] = MappingProxyType({})

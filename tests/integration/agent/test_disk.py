@@ -138,14 +138,14 @@ async def test_a_full_agent_takes_no_job_says_why_and_takes_jobs_again_when_ther
         assert (await orchestrator.end(SECOND)).status == "success", agent.log()
 
 
-@pytest.mark.parametrize("what", ["checkout", "packages"])
+@pytest.mark.parametrize("what", ["fetch", "working tree", "packages"])
 async def test_a_disk_that_is_full_before_user_code_is_the_machines_fault(
     base: Path, small: Path, web: Web, orchestrator: Orchestrator, what: str
 ) -> None:
     repository = KiciRepository(web.repositories / "repo", {"build": ("true",)})
     with PackageIndex().running() as index:
-        noise = os.urandom(40 * MiB)
-        if what == "checkout":
+        noise = os.urandom((20 if what == "working tree" else 40) * MiB)
+        if what != "packages":
             (repository.root / "big").write_bytes(noise)
         else:
             index.add("big", "1.0", {"big/data": noise})
