@@ -313,6 +313,19 @@ async def test_a_directory_that_is_gone_is_not_one_without_objects(tmp_path: Pat
         await objects.size("a/b")
 
 
+async def test_a_directory_that_does_not_answer_takes_nobody_elses_threads(tmp_path: Path) -> None:
+    objects = open_objects(Settings(storage_fs_path=tmp_path))
+    os.mkfifo(tmp_path / "stuck")  # whoever opens it waits for a writer
+    reading = [asyncio.create_task(objects.get("stuck")) for _ in range(50)]
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*(asyncio.to_thread(os.getpid) for _ in range(50))) == [os.getpid()] * 50
+    assert not any(task.done() for task in reading)
+    writer = os.open(tmp_path / "stuck", os.O_RDWR)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*reading, return_exceptions=True)
+    os.close(writer)
+
+
 async def test_below_an_object_of_a_directory_there_is_none_and_none_can_be_put(tmp_path: Path) -> None:
     objects = open_objects(Settings(storage_fs_path=tmp_path))
     await objects.put("a/b", b"x")

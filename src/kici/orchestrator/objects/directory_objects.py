@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from kici.orchestrator.objects.contract import Entry, Method, ObjectExists, Obje
 from kici.orchestrator.objects.object_file import PIECE_BYTES, UNFINISHED, Reading, Writing
 
 log = structlog.get_logger(__name__)
+_THREADS: Final = 8
 T = TypeVar("T")
 
 _AT_ONCE_BYTES: Final = 1024 * 1024
@@ -29,6 +31,8 @@ _AT_ONCE_BYTES: Final = 1024 * 1024
 class DirectoryObjects:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Its own: where a file system does not answer, others who need a thread get theirs.
+        self._threads = ThreadPoolExecutor(_THREADS, "objects")
 
     async def put(
         self, key: str, data: bytes | AsyncIterable[bytes], *, create: bool = False, synced: bool = True
@@ -43,7 +47,7 @@ class DirectoryObjects:
             if not await self._tried(key, partial(writing.publish, create=create)):
                 raise ObjectExists(f"the object {key!r} exists already")
         finally:
-            await asyncio.shield(asyncio.to_thread(writing.close))
+            await asyncio.shield(self._in_thread(writing.close))
 
     async def get(self, key: str) -> bytes:
         return b"".join([piece async for piece in self.read(key)])
@@ -64,7 +68,7 @@ class DirectoryObjects:
                 yield piece
                 start += len(piece)
         finally:
-            await asyncio.shield(asyncio.to_thread(reading.close))
+            await asyncio.shield(self._in_thread(reading.close))
 
     async def size(self, key: str) -> int | None:
         try:
@@ -93,7 +97,7 @@ class DirectoryObjects:
         return None
 
     async def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
-        return await asyncio.to_thread(self._sweep, time.time() - older_than.total_seconds())
+        return await self._in_thread(partial(self._sweep, time.time() - older_than.total_seconds()))
 
     def _place(self, key: str) -> Path:
         return self._directory / check_key(key)
@@ -127,13 +131,16 @@ class DirectoryObjects:
     async def _tried(self, key: str, work: Callable[[], T]) -> T:
         """In a thread. Raises `Unavailable`."""
         try:
-            return await asyncio.to_thread(work)
+            return await self._in_thread(work)
         except OSError as error:
             # The system's text names paths of the server: it goes to the log, not to a client.
             log.error("the object store failed", key=key, error=str(error))
             raise Unavailable(
                 "the object store cannot be used now: look into the orchestrator's log, then try again"
             ) from error
+
+    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _delete(self, path: Path) -> bool:
         """With the directories that it leaves empty."""
