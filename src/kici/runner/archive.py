@@ -27,7 +27,7 @@ MAX_RATIO = 100
 """An archive may unpack to `FREE_BYTES` and `MAX_RATIO` times what has come of it: a bomb is stopped soon."""
 _RECORDS = "--blocking-factor=512"
 """What `tar` reads and writes at once: 256 KiB; by itself it would be 10, and wake the next program as often."""
-_TOTAL = re.compile(r"^Total bytes written: ([0-9]+) ", re.MULTILINE)
+_TOTAL = re.compile(r"Total bytes written: ([0-9]+) ")
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -49,7 +49,7 @@ async def pack(directory: str, members: Sequence[str], target: int) -> None:
         await programs.fed()
         await tar.check()
         await zstd.check()
-        total = _TOTAL.search(tar.said())
+        total = _TOTAL.match(tar.said_last())
     if total is None or int(total[1]) > _allowed(archive.bytes):
         files = f"{int(total[1]):,}" if total else "an unknown number of"
         raise ArtifactFailed(

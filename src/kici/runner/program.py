@@ -92,13 +92,14 @@ class Program:
             return
         if code == -signal.SIGXFSZ:
             raise ArtifactFailed(f"{self.name} failed: a file is larger than the limit")
-        lines = self.said().splitlines()
+        self._said.seek(0)
+        lines = self._said.read(_SAID_BYTES).decode(errors="replace").strip().splitlines()
         raise ArtifactFailed(f"{self.name} failed: {lines[0] if lines else f'exit code {code}'}")
 
-    def said(self) -> str:
-        """The beginning of its standard error."""
-        self._said.seek(0)
-        return self._said.read(_SAID_BYTES).decode(errors="replace").strip()
+    def said_last(self) -> str:
+        """The last line of its standard error."""
+        self._said.seek(max(self._said.seek(0, os.SEEK_END) - _SAID_BYTES, 0))
+        return self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
 
     async def close(self) -> None:
         """It has ended afterwards."""

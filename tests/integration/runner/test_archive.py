@@ -8,6 +8,7 @@ import io
 import os
 import select
 import shutil
+import stat
 import sys
 import tarfile
 import tempfile
@@ -295,6 +296,15 @@ async def test_what_would_be_refused_as_a_bomb_is_not_made(source: Path, monkeyp
     (source / "zeros").write_bytes(bytes(64 * MIB))
     with pytest.raises(ArtifactFailed, match="bomb"):
         await packed(source)
+
+
+async def test_what_tar_leaves_out_however_much_it_is_fails_nothing(source: Path, target: Path) -> None:
+    """It says a line of each: more than is read of what a program says."""
+    (source / "kept").write_text("1")
+    for number in range(3_000):
+        os.mknod(source / f"socket-{number}", stat.S_IFSOCK | 0o600)
+    await unpack(await packed(source), target)
+    assert [path.name for path in target.iterdir()] == ["kept"]
 
 
 async def test_a_file_of_holes_that_is_longer_than_the_limit_is_refused(
