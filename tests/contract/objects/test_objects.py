@@ -19,6 +19,7 @@ from obstore.store import MemoryStore
 from kici.orchestrator.caches.parts import Parts
 from kici.orchestrator.errors import Unavailable
 from kici.orchestrator.objects.contract import InvalidKey, ObjectExists, ObjectNotFound, Objects
+from kici.orchestrator.objects.object_file import Reading, Writing
 from kici.orchestrator.objects.obstore_objects import ObstoreObjects
 from kici.orchestrator.objects.open_objects import open_objects
 from kici.orchestrator.settings import Settings, SettingsError
@@ -311,6 +312,22 @@ async def test_a_directory_that_is_gone_is_not_one_without_objects(tmp_path: Pat
     (tmp_path / "objects").touch()
     with pytest.raises(Unavailable):
         await objects.size("a/b")
+
+
+def test_a_file_whose_opening_comes_after_its_end_is_not_opened(tmp_path: Path) -> None:
+    """A thread may get its turn when whoever has asked was cancelled and has closed it."""
+    (tmp_path / "there").write_bytes(b"x")
+    before = os.listdir("/proc/self/fd")
+    writing, reading = Writing(tmp_path / "made", synced=False), Reading(tmp_path / "there")
+    writing.close()
+    reading.close()
+    writing.begin()
+    writing.write([b"x"])
+    assert not writing.publish(create=False)
+    assert not reading.open()
+    assert (reading.now(0, 1), reading.wait(0, 1)) == (None, b"")
+    assert os.listdir("/proc/self/fd") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 async def test_a_directory_that_does_not_answer_takes_nobody_elses_threads(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ class DirectoryObjects:
         path = self._place(key)
         if end is not None and end <= start:
             return
-        reading = await self._there(key, partial(Reading, path))
+        reading = Reading(path)
         try:
+            await self._there(key, reading.open)
             while end is None or start < end:
                 count = PIECE_BYTES if end is None else end - start
                 piece = reading.now(start, count)

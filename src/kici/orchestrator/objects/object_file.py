@@ -33,9 +33,12 @@ class Writing:
         self._synced = synced
         self._lock = threading.Lock()
         self._file: int | None = None
+        self._closed = False
 
     def begin(self) -> None:
         with self._lock:
+            if self._closed:  # whoever wanted it was cancelled before this thread had its turn
+                return
             for tried in range(1, _TRIES + 1):
                 try:
                     self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,6 +76,7 @@ class Writing:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
@@ -84,13 +88,21 @@ class Reading:
     """`close` at the end, always."""
 
     def __init__(self, path: Path) -> None:
-        """Waits for the disk. Raises `OSError`, `IsADirectoryError` too."""
+        self._path = path
         self._lock = threading.Lock()
-        self._file: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file: int | None = None
+        self._closed = False
         self._buffer = memoryview(bytearray(PIECE_BYTES))
-        if os.path.isdir(path):
-            self.close()
-            raise IsADirectoryError(path)
+
+    def open(self) -> bool:
+        """Waits for the disk. Raises `OSError`, `IsADirectoryError` too. False: it is closed already."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            if os.path.isdir(self._path):
+                raise IsADirectoryError(self._path)
+            return True
 
     def now(self, at: int, count: int) -> bytes | None:
         """Up to `PIECE_BYTES` that are in memory; none at the end. None if the disk has to be asked."""
@@ -109,6 +121,7 @@ class Reading:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
